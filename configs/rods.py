@@ -1,0 +1,137 @@
+"""RODS on BFCL multi-turn with the embedded small policy.
+
+Command:  python main.py --config=configs/rods.py
+Hardware: 2 CPU cores, 6 GB of memory; no download, no accelerator.
+
+`--config=configs/rods.py:smoke` runs the same path in under a minute.
+"""
+
+import ml_collections
+
+
+def get_config(arg: str = 'default') -> ml_collections.ConfigDict:
+  """The run's configuration; `arg` names one of VARIANTS."""
+  if arg not in VARIANTS:
+    raise ValueError(
+        f'configs/rods.py has no variant {arg!r}; use one of '
+        f'{", ".join(VARIANTS)}.'
+    )
+  config = _default()
+  VARIANTS[arg](config)
+  return config.lock()
+
+
+def _default() -> ml_collections.ConfigDict:
+  c = ml_collections.ConfigDict()
+  c.rng_seed = 0  # base of every named random stream
+
+  # The tasks.
+  c.data = data = ml_collections.ConfigDict()
+  data.categories = ('base', 'miss_func', 'miss_param', 'long_context')
+  data.split = 'scenario'  # 'scenario': by BFCL index; 'random': the paper's
+  data.num_train_scenarios = 100  # the other 100 are held out
+  data.split_seed = 0  # chooses the training scenarios
+  data.num_seed_tasks = 64  # human tasks in the pool; 0 takes all of them
+
+  # The policy.
+  c.model = model = ml_collections.ConfigDict()
+  model.d_model = 192
+  model.num_layers = 5
+  model.num_heads = 6
+  model.num_kv_heads = 2
+  model.head_dim = 32
+  model.mlp_dim = 512
+  model.rope_theta = 10_000.0
+  model.rms_eps = 1e-6
+  model.tie_embeddings = True
+  model.qkv_bias = False
+  model.qk_norm = True
+  model.dtype = 'float32'  # of activations; parameters are float32
+  model.remat = 'none'  # 'none' or 'full'
+  model.init_from = 'embedded'  # 'embedded', 'random' or a checkpoint folder
+
+  # Devices. One axis may be -1: whatever is left.
+  c.mesh = mesh = ml_collections.ConfigDict()
+  mesh.data = -1
+  mesh.fsdp = 1
+  mesh.tensor = 1
+
+  # Rollouts. Lengths are in tokens.
+  c.rollout = rollout = ml_collections.ConfigDict()
+  rollout.group_size = 8  # trajectories per task
+  rollout.groups_per_batch = 8  # tasks per rollout batch
+  rollout.temperature = 1.0
+  rollout.num_slots = 64  # rows decoded together
+  rollout.cache_buckets = (256, 512, 1024)  # the last: longest trajectory
+  rollout.extend_buckets = (32, 128)  # tokens per prefill chunk
+  rollout.extend_rows = 16  # slots per prefill call
+  rollout.max_message_tokens = 96  # per assistant message
+  rollout.max_rounds = 5  # tool rounds (and parse errors) per turn
+  rollout.max_result_tokens = 64  # a longer tool result is cut, visibly
+  rollout.call_timeout_s = 1.0  # per tool call
+  rollout.max_result_chars = 20_000  # per tool call
+
+  # The update.
+  c.grpo = grpo = ml_collections.ConfigDict()
+  grpo.learning_rate = 1e-4
+  grpo.warmup_steps = 4
+  grpo.minibatch_groups = 8  # groups per optimizer step
+  grpo.clip_low = 0.2
+  grpo.clip_high = 0.28
+  grpo.dual_clip = 10.0
+  grpo.kl_coef = 0.0  # k3 estimator against the initial policy
+  grpo.entropy_coef = 0.001
+  grpo.aggregation = 'token_mean'  # or 'sequence_mean'
+  grpo.normalize_advantage = True  # divide by the group's deviation
+  grpo.skip_flat_groups = True  # rows without advantage are not computed
+  grpo.mask_overlong = False  # True: MAX_TOKENS rows give no gradient
+  grpo.grad_clip = 1.0
+  grpo.weight_decay = 0.0
+  grpo.microbatch_rows = 8
+  grpo.max_nonfinite = 3  # skipped updates in a row before the run fails
+
+  # The capability boundary.
+  c.boundary = boundary = ml_collections.ConfigDict()
+  boundary.hard_below = 0.20
+  boundary.mastered_above = 0.85
+
+  # The active pool.
+  c.pool = pool = ml_collections.ConfigDict()
+  pool.max_generated = 64  # P_max
+  pool.inject_fraction = 0.20  # of the pool's size, per epoch
+  pool.retire_above = 0.95
+  pool.retire_below = 0.20
+  pool.retire_human = False
+  pool.cooldown_epochs = 1  # epochs a seed rests after it was used
+
+  # Synthesis.
+  c.synthesis = synthesis = ml_collections.ConfigDict()
+  synthesis.enabled = True
+  synthesis.attempts = 3  # per variant
+  synthesis.timeout_s = 120.0  # wait for a background request at most
+
+  c.train = train = ml_collections.ConfigDict()
+  train.num_epochs = 5
+  train.checkpoint_every_epochs = 1
+  train.keep_checkpoints = 2
+
+  c.eval = evaluate = ml_collections.ConfigDict()
+  evaluate.num_variants = 128  # held-out variants of the pool's scenarios
+  evaluate.num_heldout = 64  # tasks of held-out scenarios
+  evaluate.before = True  # also before the first update
+  return c
+
+
+def _smoke(c: ml_collections.ConfigDict) -> None:
+  c.data.num_seed_tasks = 8
+  c.rollout.group_size = 4
+  c.rollout.groups_per_batch = 4
+  c.rollout.num_slots = 16
+  c.grpo.minibatch_groups = 4
+  c.pool.max_generated = 8
+  c.train.num_epochs = 2
+  c.eval.num_variants = 8
+  c.eval.num_heldout = 8
+
+
+VARIANTS = {'default': lambda c: None, 'smoke': _smoke}
