@@ -1,0 +1,329 @@
+"""Multi-turn rollouts: the policy's messages against live environments.
+
+Slots of the generator are filled from a queue of jobs and refilled as
+trajectories end (continuous batching). A row is append-only: token, loss mask
+and log-probability are written together. The first piece of a group's prompt
+is prefilled once and copied to its siblings. The generator is an argument, so
+all of this runs and is tested without a model.
+"""
+
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+import time
+from typing import Protocol
+
+import numpy as np
+
+from rods_jax import types
+from rods_jax.host import chat_format
+from rods_jax.host import env
+from rods_jax.host import tool_calls
+
+
+class Generated(Protocol):
+  """What a decode call returns for one slot."""
+
+  tokens: np.ndarray  # int32 [n]
+  logprobs: np.ndarray  # float32 [n]
+  finished: bool  # the last token is the end token
+
+
+class Generator(Protocol):
+  """The device side of a rollout; see rods_jax.engine.Engine."""
+
+  num_slots: int
+  capacity: int  # most tokens in a row
+
+  def start(self, slot: int, uid: int) -> None: ...
+
+  def extend(self, rows: Mapping[int, np.ndarray]) -> None: ...
+
+  def copy(self, src: int, dsts: Sequence[int], length: int) -> None: ...
+
+  def decode(
+      self, budgets: Mapping[int, int], min_running: int
+  ) -> Mapping[int, Generated]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """One trajectory to play; uid names its random stream."""
+
+  task: types.Task
+  sample: int
+  uid: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Budgets:
+  """Limits of a rollout, in tokens and in the environment's units."""
+
+  max_message_tokens: int
+  limits: env.Limits
+  refill_below: float = 0.25  # decode returns at this share of running slots
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """Trajectories in the order of the jobs, and where the time went.
+
+  Attributes:
+    generate_s: seconds inside the generator.
+    host_s: all other seconds: tools, rewards, tokenizing, bookkeeping.
+    sampled_tokens: tokens the policy sampled.
+    row_tokens: tokens of all rows.
+  """
+
+  trajectories: list[types.Trajectory]
+  generate_s: float
+  host_s: float
+  sampled_tokens: int
+  row_tokens: int
+
+
+class _Row:
+  """A trajectory in the making."""
+
+  def __init__(self, job: Job, limits: env.Limits):
+    self.job = job
+    self.episode = env.Episode(job.task, limits)
+    self.tokens: list[int] = []
+    self.mask: list[bool] = []
+    self.logprobs: list[float] = []
+    self.message: list[int] = []  # sampled since the last assistant header
+    self.pending: list[int] = []  # tokens that the generator hasn't got yet
+    self.events: list[types.Event] = []
+    self.messages = 0  # finished assistant messages
+    self.rounds = 0  # tool rounds and parse errors of the current turn
+    self.forced = False
+    self.status: types.Status | None = None
+
+  def append(self, ids: Sequence[int]) -> None:
+    """Adds tokens that the policy did not sample."""
+    self.tokens += ids
+    self.mask += [False] * len(ids)
+    self.logprobs += [0.0] * len(ids)
+    self.pending += ids
+
+  def append_sampled(self, generated: Generated) -> None:
+    ids = [int(t) for t in generated.tokens]
+    self.tokens += ids
+    self.mask += [True] * len(ids)
+    self.logprobs += [float(p) for p in generated.logprobs]
+    self.message += ids
+
+  def log(self, role: str, text: str) -> None:
+    turn = min(self.episode.turn, len(self.job.task.turns) - 1)
+    self.events.append(types.Event(turn=turn, role=role, text=text))
+
+  def trajectory(self, policy_version: int) -> types.Trajectory:
+    e = self.episode
+    return types.Trajectory(
+        task_id=self.job.task.task_id,
+        sample=self.job.sample,
+        tokens=np.array(self.tokens, np.int32),
+        loss_mask=np.array(self.mask, bool),
+        logprobs=np.array(self.logprobs, np.float32),
+        turn_scores=tuple(e.scores),
+        status=self.status,
+        policy_version=policy_version,
+        num_rounds=self.messages,
+        num_calls=e.num_calls,
+        num_tool_errors=e.num_tool_errors,
+        num_parse_errors=e.num_parse_errors,
+        events=tuple(self.events),
+    )
+
+
+class _Rollout:
+  """The state of one run of `rollout`."""
+
+  def __init__(self, generator, fmt, budgets):
+    self.generator: Generator = generator
+    self.fmt: chat_format.CompactFormat = fmt
+    self.budgets: Budgets = budgets
+    self.rows: dict[int, _Row] = {}  # slot -> row
+    self.generate_s = 0.0
+
+  def timed(self, function, *args):
+    start = time.perf_counter()
+    result = function(*args)
+    self.generate_s += time.perf_counter() - start
+    return result
+
+  def open_turn(self, row: _Row) -> list[int]:
+    """The tokens that open the current turn: new tools and user text."""
+    turn = row.job.task.turns[row.episode.turn]
+    first = row.episode.turn == 0
+    tools = row.episode.on_offer() if first else turn.new_tools
+    if tools:
+      row.log('system', ' '.join(sorted(tools)))
+    row.log('user', turn.user)
+    return self.fmt.system(tools) + self.fmt.user(turn.user)
+
+  def start(self, slots: Sequence[int], jobs: Sequence[Job]) -> None:
+    """Fills free slots; a group's prompt is prefilled once."""
+    donors = {
+        row.job.task.task_id: slot for slot, row in self.rows.items()
+    }
+    own, copies = [], collections.defaultdict(list)
+    for slot, job in zip(slots, jobs, strict=True):
+      row = _Row(job, self.budgets.limits)
+      row.append(self.open_turn(row))
+      self.rows[slot] = row
+      self.timed(self.generator.start, slot, job.uid)
+      donor = donors.setdefault(job.task.task_id, slot)
+      if donor == slot or len(row.tokens) >= self.generator.capacity:
+        own.append(slot)
+      else:
+        copies[donor].append(slot)
+    self.extend(own)
+    for donor, dsts in copies.items():
+      prompt = self.rows[dsts[0]].tokens
+      self.timed(self.generator.copy, donor, dsts, len(prompt))
+      for slot in dsts:
+        self.rows[slot].pending.clear()
+
+  def extend(self, slots: Sequence[int]) -> None:
+    """Sends pending tokens; a row without room ends here."""
+    batch = {}
+    for slot in slots:
+      row = self.rows[slot]
+      if len(row.tokens) >= self.generator.capacity:
+        self.stop(row, types.Status.MAX_TOKENS, 'the token budget ran out')
+      elif row.pending:
+        batch[slot] = np.array(row.pending, np.int32)
+        row.pending.clear()
+    if batch:
+      self.timed(self.generator.extend, batch)
+
+  def stop(self, row: _Row, status: types.Status, reason: str) -> None:
+    row.episode.abandon(reason)
+    row.status = status
+
+  def decode(self) -> None:
+    """Samples until enough slots finish, then plays what they said."""
+    capacity = self.generator.capacity
+    limit = self.budgets.max_message_tokens
+    budgets = {
+        slot: min(limit - len(row.message), capacity - len(row.tokens))
+        for slot, row in self.rows.items()
+    }
+    running = int(len(budgets) * self.budgets.refill_below)
+    generated = self.timed(self.generator.decode, budgets, running)
+    changed = []
+    for slot, part in generated.items():
+      row = self.rows[slot]
+      row.append_sampled(part)
+      if part.finished:
+        self.play(row)
+      elif len(row.message) >= limit:
+        self.close_message(row)
+      elif len(row.tokens) >= capacity:
+        self.stop(row, types.Status.MAX_TOKENS, 'the token budget ran out')
+      if row.pending:
+        changed.append(slot)
+    self.extend([s for s in changed if self.rows[s].status is None])
+
+  def close_message(self, row: _Row) -> None:
+    """Ends a message at its token cap: an error, never a silent cut."""
+    text = self.fmt.text(row.message)
+    row.append([self.fmt.end_id])  # written here, so it is not trained on
+    self.parse_error(row, text, 'message too long')
+
+  def play(self, row: _Row) -> None:
+    """Parses and executes a finished message, or ends the turn."""
+    text = self.fmt.text(row.message)
+    try:
+      calls = tool_calls.parse(text)
+    except tool_calls.ParseError as error:
+      self.parse_error(row, text, str(error))
+      return
+    self.end_message(row, text)
+    if not calls:
+      self.end_turn(row)
+    elif row.rounds >= self.budgets.limits.max_rounds:
+      self.end_turn(row, forced=True)  # these calls are not executed
+    else:
+      results = row.episode.execute(calls)
+      self.answer(row, [result.text for result in results])
+      if any(result.timeout for result in results):
+        self.stop(row, types.Status.ENV_TIMEOUT, 'a tool call timed out')
+
+  def end_message(self, row: _Row, text: str) -> None:
+    row.log('assistant', text)
+    row.message.clear()
+    row.messages += 1
+
+  def parse_error(self, row: _Row, text: str, reason: str) -> None:
+    self.end_message(row, text)
+    row.episode.parse_error(reason)
+    if row.rounds >= self.budgets.limits.max_rounds:
+      self.end_turn(row, forced=True)
+    else:
+      self.answer(row, [f'Error: {reason}'])
+
+  def answer(self, row: _Row, texts: Sequence[str]) -> None:
+    row.rounds += 1
+    for text in texts:
+      row.log('tool', text)
+    row.append(self.fmt.results(texts))
+
+  def end_turn(self, row: _Row, forced: bool = False) -> None:
+    row.episode.end_turn(forced=forced)
+    row.forced |= forced
+    row.rounds = 0
+    if row.episode.done:
+      row.pending.clear()
+      row.status = (
+          types.Status.MAX_ROUNDS if row.forced else types.Status.DONE
+      )
+    else:
+      row.append(self.open_turn(row))
+
+
+def rollout(
+    jobs: Sequence[Job],
+    generator: Generator,
+    fmt: chat_format.CompactFormat,
+    budgets: Budgets,
+    policy_version: int = 0,
+) -> Result:
+  """Plays all jobs; the result does not depend on the number of slots.
+
+  Args:
+    jobs: trajectories to play; siblings of a group stand together.
+    generator: an engine that was reset for this policy version.
+    fmt: the chat format.
+    budgets: limits per message, turn and trajectory.
+    policy_version: written into the trajectories.
+  """
+  begin = time.perf_counter()
+  run = _Rollout(generator, fmt, budgets)
+  queue = collections.deque(enumerate(jobs))
+  free = list(range(generator.num_slots))[::-1]
+  index: dict[int, int] = {}  # slot -> position in jobs
+  done: dict[int, types.Trajectory] = {}
+  while queue or run.rows:
+    started = []
+    while free and queue:
+      started.append((free.pop(), *queue.popleft()))
+    if started:
+      index.update({slot: i for slot, i, _ in started})
+      run.start([s for s, _, _ in started], [job for _, _, job in started])
+    if any(row.status is None for row in run.rows.values()):
+      run.decode()
+    for slot, row in list(run.rows.items()):
+      if row.status is not None:
+        done[index[slot]] = row.trajectory(policy_version)
+        del run.rows[slot]
+        free.append(slot)
+  trajectories = [done[i] for i in range(len(jobs))]
+  return Result(
+      trajectories=trajectories,
+      generate_s=run.generate_s,
+      host_s=time.perf_counter() - begin - run.generate_s,
+      sampled_tokens=sum(int(t.loss_mask.sum()) for t in trajectories),
+      row_tokens=sum(len(t.tokens) for t in trajectories),
+  )

@@ -1,0 +1,94 @@
+"""The small policy's own tokenizer: byte-level BPE plus control tokens.
+
+Tool names ("cd(") and parameter names ("folder=") are single control tokens:
+a task offers 16 to 39 tools, and a call is mostly such names. Text is encoded
+without any control token, so that nothing a user or a tool writes can act as
+one; control tokens enter a row only by id.
+"""
+
+from collections.abc import Iterable, Sequence
+import pathlib
+
+import tokenizers
+
+ROLES = ('<system>', '<user>', '<assistant>', '<tool>')
+PAD, END, CUT = '<pad>', '<end>', '<cut>'
+ASSET = pathlib.Path(__file__).parents[1] / 'assets' / 'tokenizer.json'
+
+
+class Tokenizer:
+  """Encodes text, names control tokens, decodes rows.
+
+  Attributes:
+    vocab_size: number of ids, control tokens included.
+    pad_id: padding; never inside a row.
+    end_id: ends an assistant message.
+  """
+
+  def __init__(self, backend: tokenizers.Tokenizer):
+    backend.encode_special_tokens = True  # control words in text stay text
+    self._backend = backend
+    self.vocab_size = backend.get_vocab_size()
+    self.pad_id = self.control(PAD)
+    self.end_id = self.control(END)
+
+  @classmethod
+  def load(cls, path: str | pathlib.Path = ASSET) -> 'Tokenizer':
+    return cls(tokenizers.Tokenizer.from_file(str(path)))
+
+  def save(self, path: str | pathlib.Path) -> None:
+    self._backend.save(str(path))
+
+  def control(self, name: str) -> int:
+    """The id of a control token; KeyError if there is none of that name."""
+    token_id = self._backend.token_to_id(name)
+    if token_id is None:
+      raise KeyError(f'The tokenizer has no control token {name!r}.')
+    return token_id
+
+  def encode(self, text: str) -> list[int]:
+    """Ids of the text; never a control token. Any str is accepted."""
+    clean = text.encode('utf-8', 'replace').decode()  # no lone surrogates
+    return self._backend.encode(clean, add_special_tokens=False).ids
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """Text of the ids as sampled, control tokens by name. Never raises."""
+    return self._backend.decode(list(ids), skip_special_tokens=False)
+
+
+def train(
+    texts: Iterable[str],
+    tools: Sequence[str],
+    parameters: Sequence[str],
+    vocab_size: int,
+) -> Tokenizer:
+  """Learns the merges from the texts.
+
+  Args:
+    texts: user turns, argument values and tool results.
+    tools: tool names, each a control token with its parenthesis.
+    parameters: parameter names, each a control token with its equals sign.
+    vocab_size: ids in all.
+  """
+  backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+  backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
+      # Numbers are copied digit by digit.
+      tokenizers.pre_tokenizers.Digits(individual_digits=True),
+      tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+  ])
+  backend.decoder = tokenizers.decoders.ByteLevel()
+  control = [PAD, END, CUT, *ROLES]
+  control += [f'{name}(' for name in tools]
+  control += [f'{name}=' for name in parameters]
+  backend.train_from_iterator(
+      texts,
+      tokenizers.trainers.BpeTrainer(
+          vocab_size=vocab_size,
+          special_tokens=control,
+          initial_alphabet=sorted(
+              tokenizers.pre_tokenizers.ByteLevel.alphabet()
+          ),
+          show_progress=False,
+      ),
+  )
+  return Tokenizer(backend)
