@@ -1,0 +1,31 @@
+"""The warm start: supervised training that makes the shipped checkpoint.
+
+Command:  python main.py --config=configs/warm_start.py
+Hardware: 2 CPU cores.
+
+The tokenizer and the policy are made from executed variants of training
+scenarios only, with the same split as configs/rods.py.
+"""
+
+import ml_collections
+
+from configs import rods
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """The embedded default's model, trained on ground-truth dialogues."""
+  c = ml_collections.ConfigDict(rods.get_config().to_dict())
+  c.model.init_from = 'random'
+  c.data.num_seed_tasks = 0  # variants of every training task
+
+  c.warm_start = warm = ml_collections.ConfigDict()
+  warm.vocab_size = 2048
+  warm.num_steps = 400
+  warm.rows_per_step = 32
+  warm.learning_rate = 2e-3
+  warm.warmup_steps = 20
+  warm.microbatch_rows = 8
+  warm.tokenizer_variants = 2  # variants per task that the merges come from
+  warm.log_every = 20
+  warm.output = 'rods_jax/assets'  # where tokenizer and policy are written
+  return c.lock()
