@@ -65,6 +65,7 @@ def _default() -> ml_collections.ConfigDict:
   rollout.cache_buckets = (256, 512, 1024)  # the last: longest trajectory
   rollout.extend_buckets = (32, 128)  # tokens per prefill chunk
   rollout.extend_rows = 16  # slots per prefill call
+  rollout.refill_below = 0.25  # refill once this share of slots still runs
   rollout.max_message_tokens = 96  # per assistant message
   rollout.max_rounds = 5  # tool rounds (and parse errors) per turn
   rollout.max_result_tokens = 64  # a longer tool result is cut, visibly

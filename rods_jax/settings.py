@@ -1,0 +1,148 @@
+"""Checks a resolved configuration before anything is built from it.
+
+ml_collections already refuses unknown fields and wrong types; here stand the
+ranges and the combinations. Each message names the field and what it may be.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_collections
+
+from rods_jax import types
+from rods_jax.errors import UserError
+
+_POSITIVE = ('a number above 0', lambda v: v > 0)
+_COUNT = ('a whole number of at least 1', lambda v: v >= 1)
+_NOT_NEGATIVE = ('a number of at least 0', lambda v: v >= 0)
+_SHARE = ('a number from 0 to 1', lambda v: 0 <= v <= 1)
+_INCREASING = (
+    'increasing whole numbers above 0',
+    lambda v: len(v) > 0 and v[0] > 0 and list(v) == sorted(set(v)),
+)
+
+
+def _one_of(*names: str) -> tuple[str, Callable[[Any], bool]]:
+  return 'one of ' + ', '.join(map(repr, names)), lambda v: v in names
+
+
+_RULES = {
+    'rng_seed': _NOT_NEGATIVE,
+    'data.categories': (
+        f'some of {", ".join(types.CATEGORIES)}, each once',
+        lambda v: v
+        and set(v) <= set(types.CATEGORIES)
+        and len(set(v)) == len(v),
+    ),
+    'data.split': _one_of('scenario', 'random'),
+    'data.num_train_scenarios': (
+        'a whole number from 1 to 199',
+        lambda v: 1 <= v <= 199,
+    ),
+    'data.num_seed_tasks': _NOT_NEGATIVE,
+    'data.split_seed': _NOT_NEGATIVE,
+    'model.d_model': _COUNT,
+    'model.num_layers': _COUNT,
+    'model.num_heads': _COUNT,
+    'model.num_kv_heads': _COUNT,
+    'model.head_dim': (
+        'an even whole number of at least 2',
+        lambda v: v >= 2 and v % 2 == 0,
+    ),
+    'model.mlp_dim': _COUNT,
+    'model.rope_theta': _POSITIVE,
+    'model.rms_eps': _POSITIVE,
+    'model.dtype': _one_of('float32', 'bfloat16'),
+    'model.remat': _one_of('none', 'full'),
+    'rollout.group_size': (
+        'at least 2: one trajectory has no baseline',
+        lambda v: v >= 2,
+    ),
+    'rollout.groups_per_batch': _COUNT,
+    'rollout.temperature': _POSITIVE,
+    'rollout.num_slots': _COUNT,
+    'rollout.cache_buckets': _INCREASING,
+    'rollout.extend_buckets': _INCREASING,
+    'rollout.extend_rows': _COUNT,
+    'rollout.refill_below': ('from 0 to below 1', lambda v: 0 <= v < 1),
+    'rollout.max_message_tokens': _COUNT,
+    'rollout.max_rounds': _COUNT,
+    'rollout.max_result_tokens': _COUNT,
+    'rollout.call_timeout_s': _POSITIVE,
+    'rollout.max_result_chars': _COUNT,
+    'grpo.learning_rate': _POSITIVE,
+    'grpo.warmup_steps': _NOT_NEGATIVE,
+    'grpo.minibatch_groups': _COUNT,
+    'grpo.clip_low': ('a number above 0 and below 1', lambda v: 0 < v < 1),
+    'grpo.clip_high': _POSITIVE,
+    'grpo.dual_clip': ('a number above 1', lambda v: v > 1),
+    'grpo.kl_coef': _NOT_NEGATIVE,
+    'grpo.entropy_coef': _NOT_NEGATIVE,
+    'grpo.aggregation': _one_of('token_mean', 'sequence_mean'),
+    'grpo.grad_clip': _POSITIVE,
+    'grpo.weight_decay': _NOT_NEGATIVE,
+    'grpo.microbatch_rows': _COUNT,
+    'grpo.max_nonfinite': _COUNT,
+    'boundary.hard_below': _SHARE,
+    'boundary.mastered_above': _SHARE,
+    'pool.max_generated': _NOT_NEGATIVE,
+    'pool.inject_fraction': _SHARE,
+    'pool.retire_above': _SHARE,
+    'pool.retire_below': _SHARE,
+    'pool.cooldown_epochs': _NOT_NEGATIVE,
+    'synthesis.attempts': _COUNT,
+    'synthesis.timeout_s': _POSITIVE,
+    'train.num_epochs': _COUNT,
+    'train.checkpoint_every_epochs': _COUNT,
+    'train.keep_checkpoints': _COUNT,
+    'eval.num_variants': _NOT_NEGATIVE,
+    'eval.num_heldout': _NOT_NEGATIVE,
+}
+
+
+def get(config: ml_collections.ConfigDict, path: str) -> Any:
+  """The field at a dotted path."""
+  for name in path.split('.'):
+    config = config[name]
+  return config
+
+
+def validate(config: ml_collections.ConfigDict) -> None:
+  """Raises UserError for the first field that is out of range."""
+  for path, (wanted, holds) in _RULES.items():
+    value = get(config, path)
+    if not holds(value):
+      raise UserError(f'config.{path} is {value!r}; it must be {wanted}.')
+  _check_combinations(config)
+
+
+def _check_combinations(config: ml_collections.ConfigDict) -> None:
+  boundary, pool, rollout = config.boundary, config.pool, config.rollout
+  if not boundary.hard_below < boundary.mastered_above:
+    raise UserError(
+        f'config.boundary.hard_below is {boundary.hard_below} and '
+        f'mastered_above is {boundary.mastered_above}; the first must be '
+        'below the second.'
+    )
+  if not pool.retire_below < pool.retire_above:
+    raise UserError(
+        f'config.pool.retire_below is {pool.retire_below} and retire_above '
+        f'is {pool.retire_above}; the first must be below the second.'
+    )
+  if config.model.num_heads % config.model.num_kv_heads:
+    raise UserError(
+        f'config.model.num_heads is {config.model.num_heads}; it must be a '
+        f'multiple of num_kv_heads, {config.model.num_kv_heads}.'
+    )
+  if rollout.groups_per_batch % config.grpo.minibatch_groups:
+    raise UserError(
+        f'config.rollout.groups_per_batch is {rollout.groups_per_batch}; it '
+        'must be a multiple of config.grpo.minibatch_groups, '
+        f'{config.grpo.minibatch_groups}.'
+    )
+  if rollout.max_message_tokens >= rollout.cache_buckets[-1]:
+    raise UserError(
+        f'config.rollout.max_message_tokens is {rollout.max_message_tokens}; '
+        'it must be below the last of config.rollout.cache_buckets, '
+        f'{rollout.cache_buckets[-1]}.'
+    )
