@@ -1,0 +1,395 @@
+"""The rollout engine: slots with append-only rows and a cache behind them.
+
+Numpy in, numpy out; the only stateful thing on the device side. It keeps each
+slot's row on the host, chooses which compiled program a call needs, and holds
+the cache of exactly one policy version. The programs are those of
+device/generate.py; their number is bounded by
+buckets * (chunk lengths + 2) and readable in `num_programs`.
+"""
+
+import dataclasses
+import functools
+from typing import Any, Callable, Mapping, Sequence
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rods_jax import sharding
+from rods_jax.device import generate
+from rods_jax.device import model
+from rods_jax.device import sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+  """What one slot sampled in one call of decode.
+
+  Attributes:
+    tokens: int32 [n], appended to the slot's row; the end token included.
+    logprobs: float32 [n], at the sampling temperature.
+    finished: the last token is the end token. False where the budget or the
+      capacity ran out, or the slot was left running.
+  """
+
+  tokens: np.ndarray
+  logprobs: np.ndarray
+  finished: bool
+
+
+class Engine:
+  """Slots that are extended with given tokens and with sampled ones.
+
+  Attributes:
+    lengths: int32 [num_slots], tokens in each row. Read only.
+    capacity: most tokens of a row.
+    num_programs: programs compiled so far.
+  """
+
+  def __init__(
+      self,
+      graphdef: nnx.GraphDef,
+      mesh: jax.sharding.Mesh,
+      model_config: model.ModelConfig,
+      *,
+      num_slots: int,
+      cache_buckets: Sequence[int],
+      extend_buckets: Sequence[int],
+      extend_rows: int,
+      max_new: int,
+      end_id: int,
+      pad_id: int,
+  ):
+    """Makes an engine without parameters; call `reset` before anything else.
+
+    Args:
+      graphdef: of model.create.
+      mesh: of sharding.make_mesh.
+      model_config: shape of the decoder.
+      num_slots: rows that are decoded together.
+      cache_buckets: context lengths that programs are compiled for, rising;
+        the last one is the most tokens of a row.
+      extend_buckets: tokens per prefilled piece, rising.
+      extend_rows: pieces per prefill step: a step's cost is
+        extend_rows * piece, whatever num_slots is.
+      max_new: most tokens of one decode call per slot.
+      end_id: token that ends a message.
+      pad_id: fills unused places; never read.
+
+    Raises:
+      ValueError: a size or list that makes no sense; says which.
+    """
+    _check_rising('rollout.cache_buckets', cache_buckets)
+    _check_rising('rollout.extend_buckets', extend_buckets)
+    for name, value in (('num_slots', num_slots), ('extend_rows', extend_rows),
+                        ('max_new', max_new)):
+      if value < 1:
+        raise ValueError(f'rollout.{name} is {value}; it must be at least 1.')
+    self._mesh, self._config = mesh, model_config
+    self._buckets = tuple(cache_buckets)
+    self._chunks = tuple(extend_buckets)
+    self._block_rows = extend_rows
+    self._max_lanes = -(-num_slots // extend_rows) * extend_rows
+    self._max_new, self._pad_id = max_new, pad_id
+    self.num_slots = num_slots
+    self.capacity = self._buckets[-1]
+    self.num_programs = 0
+    self._clear()
+    self._params = None
+    self._sampler = None
+    self._programs(graphdef, end_id)
+
+  def _clear(self) -> None:
+    self.lengths = np.zeros(self.num_slots, np.int32)
+    self._rows = np.full((self.num_slots, self.capacity), self._pad_id, np.int32)
+    self._uids = np.zeros(self.num_slots, np.uint32)
+    self._started = np.zeros(self.num_slots, bool)
+    self._cache: generate.Cache = [[] for _ in range(self._config.num_layers)]
+
+  def _programs(self, graphdef: nnx.GraphDef, end_id: int) -> None:
+    """Jits the three programs; shapes and shardings are fixed here alone."""
+    c = self._config
+    shapes = jax.eval_shape(lambda key: model.create(c, key)[1], jax.random.key(0))
+    self._param_shardings = sharding.param_shardings(shapes, self._mesh)
+    self._cache_sharding = sharding.named(
+        ('batch', 'kv_heads', None, None),
+        (self.num_slots, c.num_kv_heads, c.head_dim, c.head_dim),
+        self._mesh,
+    )
+    params, cache = self._param_shardings, self._cache_sharding
+    everywhere = sharding.replicated(self._mesh)
+    self._extend = jax.jit(
+        self._counted(
+            functools.partial(
+                generate.extend, graphdef, block_rows=self._block_rows
+            )
+        ),
+        in_shardings=(params, cache, everywhere),
+        out_shardings=cache,
+        donate_argnums=1,
+    )
+    self._decode = jax.jit(
+        self._counted(
+            functools.partial(
+                generate.decode, graphdef, max_new=self._max_new,
+                end_id=end_id, pad_id=self._pad_id,
+            )
+        ),
+        in_shardings=(params, cache, everywhere, everywhere, everywhere),
+        out_shardings=(cache, everywhere),
+        donate_argnums=1,
+    )
+    self._copy = jax.jit(
+        self._counted(generate.copy),
+        in_shardings=(cache, everywhere, everywhere, everywhere),
+        out_shardings=cache,
+        donate_argnums=0,
+    )
+
+  def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Counts the traces: with fixed shardings, one for each program."""
+
+    def traced(*args):
+      self.num_programs += 1
+      return function(*args)
+
+    return traced
+
+  def reset(
+      self,
+      params: Any,
+      key: jax.Array,
+      *,
+      temperature: float,
+      greedy: bool = False,
+  ) -> None:
+    """Takes a new policy version: empties all slots and drops the cache.
+
+    Args:
+      params: of model.create; placed on the mesh if they are not yet.
+      key: base of the sampling streams of this version.
+      temperature: above 0.
+      greedy: take the most likely tokens; logprobs are at temperature 1.
+
+    Raises:
+      ValueError: temperature is not above 0.
+    """
+    if not temperature > 0:
+      raise ValueError(
+          f'rollout.temperature is {temperature}; it must be above 0.'
+      )
+    self._clear()
+    self._params = jax.device_put(params, self._param_shardings)
+    self._sampler = sampling.Sampler(
+        key, np.float32(temperature), np.bool_(greedy)
+    )
+
+  def start(self, slot: int, uid: int) -> None:
+    """Empties a slot for a new row with the random stream `uid` (uint32)."""
+    self._check_slot(slot, started=False)
+    self.lengths[slot] = 0
+    self._rows[slot] = self._pad_id
+    self._uids[slot] = uid
+    self._started[slot] = True
+
+  def extend(self, rows: Mapping[int, np.ndarray]) -> None:
+    """Appends given tokens to the rows of slots.
+
+    Args:
+      rows: slot -> int [n], ids in [0, V); n may be 0.
+
+    Raises:
+      ValueError: slot not started, id out of range, or a row that would get
+        longer than the capacity. Nothing is changed then.
+    """
+    rows = {slot: np.asarray(tokens) for slot, tokens in rows.items()}
+    for slot, tokens in rows.items():
+      self._check_slot(slot)
+      self._check_tokens(slot, tokens)
+    pieces = []  # (slot, first position, last position + 1) to feed
+    for slot, tokens in rows.items():
+      old = self.lengths[slot]
+      new = old + len(tokens)
+      self._rows[slot, old:new] = tokens
+      self.lengths[slot] = new
+      first = max(old - 1, 0)
+      if len(tokens) and new - 1 > first:
+        pieces.append((slot, first, new - 1))
+    if pieces:
+      self._prefill(pieces)
+
+  def _prefill(self, pieces: Sequence[tuple[int, int, int]]) -> None:
+    chunk = self._cheapest_chunk([last - first for _, first, last in pieces])
+    lanes = [
+        (slot, start, min(chunk, last - start))
+        for slot, first, last in pieces
+        for start in range(first, last, chunk)
+    ]
+    num_segments = self._segments(max(last for _, _, last in pieces))
+    for begin in range(0, len(lanes), self._max_lanes):
+      part = lanes[begin : begin + self._max_lanes]
+      tokens = np.full((self._max_lanes, chunk), self._pad_id, np.int32)
+      meta = np.zeros((3, self._max_lanes), np.int32)
+      for lane, (slot, start, count) in enumerate(part):
+        tokens[lane, :count] = self._rows[slot, start : start + count]
+        meta[:, lane] = slot, start, count
+      batch = generate.Lanes(tokens, *meta, used=np.int32(len(part)))
+      self._put(
+          self._extend(self._params, self._take(num_segments), batch)
+      )
+
+  def _cheapest_chunk(self, counts: Sequence[int]) -> int:
+    """The piece length with the least padded work; the longest of equals."""
+
+    def cost(chunk):
+      lanes = sum(-(-count // chunk) for count in counts)
+      return -(-lanes // self._block_rows) * chunk
+
+    return min(reversed(self._chunks), key=cost)
+
+  def copy(self, src: int, dsts: Sequence[int], length: int) -> None:
+    """Makes rows of `dsts` the first `length` tokens of the row of `src`.
+
+    Args:
+      src: slot to copy from.
+      dsts: empty, started slots.
+      length: tokens, at most the length of src's row.
+
+    Raises:
+      ValueError: src or a dst not started, a dst not empty, length too long.
+    """
+    self._check_slot(src)
+    for dst in dsts:
+      self._check_slot(dst)
+      if self.lengths[dst] or dst == src:
+        raise ValueError(f'slot {dst} is not empty; start it before copy.')
+    if not 0 <= length <= self.lengths[src]:
+      raise ValueError(
+          f'slot {src} has {self.lengths[src]} tokens; cannot copy {length}.'
+      )
+    dsts = list(dict.fromkeys(dsts))
+    self._rows[dsts, :length] = self._rows[src, :length]
+    self.lengths[dsts] = length
+    if length < 2 or not dsts:
+      return  # one token is pending only: nothing is cached
+    padded = np.zeros(self.num_slots, np.int32)
+    padded[: len(dsts)] = dsts
+    cache = self._take(self._segments(length - 1))
+    self._put(
+        self._copy(cache, np.int32(src), padded, np.int32(len(dsts)))
+    )
+
+  def decode(
+      self, budgets: Mapping[int, int], min_running: int = 0
+  ) -> dict[int, Completion]:
+    """Samples in the given slots until they end or use up their budgets.
+
+    Args:
+      budgets: slot -> most tokens to sample now, 1 to max_new.
+      min_running: stop, after at least one token, as soon as at most this
+        many slots still run.
+
+    Returns:
+      slot -> what was appended to its row. A row never gets longer than the
+      capacity: there it stops, unfinished, perhaps with no token at all.
+
+    Raises:
+      ValueError: slot not started or empty, budget out of range.
+    """
+    limits = np.zeros(self.num_slots, np.int32)
+    for slot, budget in budgets.items():
+      self._check_slot(slot)
+      if not self.lengths[slot]:
+        raise ValueError(f'slot {slot} is empty; extend it before decode.')
+      if not 1 <= budget <= self._max_new:
+        raise ValueError(
+            f'budget {budget} of slot {slot} is not within 1 to {self._max_new}.'
+        )
+      limits[slot] = min(budget, self.capacity - self.lengths[slot])
+    if not limits.any():
+      return {slot: self._append(slot, [], [], False) for slot in budgets}
+    pending = self._rows[np.arange(self.num_slots), self.lengths - 1]
+    slots = generate.Slots(pending, self.lengths.copy(), limits, self._uids)
+    longest = int((self.lengths + limits - 1)[limits > 0].max())
+    cache, sampled = self._decode(
+        self._params, self._take(self._segments(longest)), slots,
+        self._sampler, np.int32(min_running),
+    )
+    self._put(cache)
+    sampled = jax.device_get(sampled)
+    return {
+        slot: self._append(
+            slot,
+            sampled.tokens[slot, : sampled.counts[slot]],
+            sampled.logprobs[slot, : sampled.counts[slot]],
+            bool(sampled.finished[slot]),
+        )
+        for slot in budgets
+    }
+
+  def _append(self, slot, tokens, logprobs, finished) -> Completion:
+    old = self.lengths[slot]
+    self._rows[slot, old : old + len(tokens)] = tokens
+    self.lengths[slot] += len(tokens)
+    return Completion(
+        np.array(tokens, np.int32), np.array(logprobs, np.float32), finished
+    )
+
+  def _segments(self, positions: int) -> int:
+    """How many segments hold this many positions."""
+    return 1 + int(np.searchsorted(self._buckets, positions))
+
+  def _take(self, num_segments: int) -> generate.Cache:
+    """The first segments of every layer, allocated when first needed."""
+    c = self._config
+    edges = (0, *self._buckets)
+    for layer in self._cache:
+      for i in range(len(layer), num_segments):
+        size = edges[i + 1] - edges[i]
+        head = (self.num_slots, c.num_kv_heads)
+        zeros = functools.partial(
+            jnp.zeros, dtype=c.dtype, device=self._cache_sharding
+        )
+        layer.append(
+            generate.Segment(
+                zeros((*head, c.head_dim, size)),
+                zeros((*head, size, c.head_dim)),
+            )
+        )
+    return [layer[:num_segments] for layer in self._cache]
+
+  def _put(self, cache: generate.Cache) -> None:
+    """Puts segments back that a program has taken and returned."""
+    for layer, segments in zip(self._cache, cache):
+      layer[: len(segments)] = segments
+
+  def _check_slot(self, slot: int, started: bool = True) -> None:
+    if self._params is None:
+      raise ValueError('the engine has no parameters; call reset first.')
+    if not 0 <= slot < self.num_slots:
+      raise ValueError(f'slot {slot} is not within 0 to {self.num_slots - 1}.')
+    if started and not self._started[slot]:
+      raise ValueError(f'slot {slot} has no row; call start first.')
+
+  def _check_tokens(self, slot: int, tokens: np.ndarray) -> None:
+    if tokens.ndim != 1:
+      raise ValueError(f'tokens for slot {slot} must be one flat list.')
+    if len(tokens) and not (
+        0 <= tokens.min() and tokens.max() < self._config.vocab_size
+    ):
+      raise ValueError(
+          f'tokens for slot {slot} hold an id outside 0 to '
+          f'{self._config.vocab_size - 1}.'
+      )
+    if self.lengths[slot] + len(tokens) > self.capacity:
+      raise ValueError(
+          f'slot {slot} has {self.lengths[slot]} tokens; {len(tokens)} more '
+          f'do not fit into the capacity of {self.capacity}.'
+      )
+
+
+def _check_rising(name: str, values: Sequence[int]) -> None:
+  values = list(values)
+  if not values or values[0] < 1 or values != sorted(set(values)):
+    raise ValueError(f'{name} is {values}; give rising positive lengths.')

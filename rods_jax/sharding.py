@@ -1,0 +1,150 @@
+"""Device mesh, the one table of logical axes, and placement.
+
+Arrays name their dimensions by logical axes ('vocab', 'embed', ...). The table
+below alone says which mesh axis each of them is cut along. Anything that does
+not fit (an axis used twice, a size that does not divide) is an error here, not
+a silent replication.
+"""
+
+import math
+from typing import Any, Sequence
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
+
+from rods_jax.device import model
+
+MESH_AXES = ('data', 'fsdp', 'tensor')
+
+# Logical axis -> mesh axes. Heads and kv heads are cut alike, so that a query
+# head stays on the device of the kv head it reads.
+RULES: dict[str, tuple[str, ...]] = {
+    'batch': ('data', 'fsdp'),
+    'vocab': ('tensor',),
+    'embed': ('fsdp',),
+    'heads': ('tensor',),
+    'kv_heads': ('tensor',),
+    'mlp': ('tensor',),
+}
+
+
+def make_mesh(
+    data: int,
+    fsdp: int,
+    tensor: int,
+    devices: Sequence[jax.Device] | None = None,
+) -> Mesh:
+  """A mesh of axes ('data', 'fsdp', 'tensor') over all devices.
+
+  Args:
+    data: replicas of the parameters; batch rows are cut along it.
+    fsdp: parts of each parameter along its 'embed' axis; rows too.
+    tensor: parts along heads, mlp and vocab.
+    devices: all of JAX's when None.
+
+  Returns:
+    The mesh. One size may be -1: whatever is left.
+
+  Raises:
+    ValueError: the sizes do not multiply to the number of devices.
+  """
+  devices = jax.devices() if devices is None else list(devices)
+  sizes = {'data': data, 'fsdp': fsdp, 'tensor': tensor}
+  given = ', '.join(f'{name}={size}' for name, size in sizes.items())
+  free = [name for name, size in sizes.items() if size == -1]
+  if len(free) > 1 or any(s < 1 and s != -1 for s in sizes.values()):
+    raise ValueError(
+        f'mesh sizes must be at least 1, and one of them may be -1; got '
+        f'{given}.'
+    )
+  known = math.prod(size for size in sizes.values() if size != -1)
+  if free:
+    sizes[free[0]] = max(1, len(devices) // known)
+  if math.prod(sizes.values()) != len(devices):
+    raise ValueError(
+        f'mesh {given} does not multiply to the {len(devices)} device(s); '
+        f'change config.mesh.'
+    )
+  # jax.make_mesh defaults to explicit axes, where a gather from a sharded
+  # embedding raises.
+  return jax.make_mesh(
+      tuple(sizes.values()),
+      MESH_AXES,
+      axis_types=(AxisType.Auto,) * len(MESH_AXES),
+      devices=devices,
+  )
+
+
+def spec(
+    axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh
+) -> PartitionSpec:
+  """The partition of an array whose dimensions have these logical names.
+
+  Raises:
+    ValueError: unknown name, a mesh axis used twice, a size that the mesh
+      does not divide, or as many names as dimensions are not given.
+  """
+  if len(axes) != len(shape):
+    raise ValueError(f'axes {tuple(axes)} do not name the shape {shape}.')
+  used: dict[str, str] = {}
+  parts = []
+  for name, size in zip(axes, shape):
+    if name is not None and name not in RULES:
+      raise ValueError(
+          f'logical axis {name!r} is not in the table; it has '
+          f'{", ".join(RULES)}.'
+      )
+    mesh_axes = RULES[name] if name is not None else ()
+    for axis in mesh_axes:
+      if axis in used:
+        raise ValueError(
+            f'logical axes {used[axis]!r} and {name!r} of one array are both '
+            f'cut along mesh axis {axis!r}.'
+        )
+      used[axis] = name
+    count = math.prod(mesh.shape[axis] for axis in mesh_axes)
+    if size % count:
+      raise ValueError(
+          f'{name} has size {size}, which the mesh axes '
+          f'{"*".join(mesh_axes)} = {count} do not divide; change config.mesh '
+          f'or the size.'
+      )
+    parts.append(mesh_axes if len(mesh_axes) != 1 else mesh_axes[0])
+  return PartitionSpec(*(part or None for part in parts))
+
+
+def named(
+    axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh
+) -> NamedSharding:
+  """`spec` on a mesh."""
+  return NamedSharding(mesh, spec(axes, shape, mesh))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """The whole array on every device."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def param_shardings(params: Any, mesh: Mesh) -> Any:
+  """The tree of `params` (arrays or shapes) with a NamedSharding per leaf."""
+  return jax.tree.map(
+      lambda x, axes: named(axes, x.shape, mesh),
+      params,
+      model.logical_axes(params),
+  )
+
+
+def put_batch(tree: Any, mesh: Mesh) -> Any:
+  """Places arrays on the mesh, cut along their first axis; scalars everywhere.
+
+  Raises:
+    ValueError: the mesh does not divide the number of rows.
+  """
+
+  def put(x):
+    x = np.asarray(x) if not isinstance(x, jax.Array) else x
+    axes = ('batch',) + (None,) * (x.ndim - 1) if x.ndim else ()
+    return jax.device_put(x, named(axes, x.shape, mesh))
+
+  return jax.tree.map(put, tree)
