@@ -260,3 +260,15 @@ def known_faults() -> Mapping[str, str]:
   """Faults of the data: task_id or scenario index (as text) -> reason."""
   path = pathlib.Path(__file__).parent.parent / 'assets' / 'known_faults.json'
   return types.MappingProxyType(json.loads(path.read_text(encoding='utf-8')))
+
+
+def fault_of(task: Task) -> str | None:
+  """Why this task's ground truth cannot be trusted, or None.
+
+  Faults of a scenario hold for its tasks in all four categories; generated
+  tasks were verified on their own.
+  """
+  if task.origin == 'generated':
+    return None
+  faults = known_faults()
+  return faults.get(task.task_id) or faults.get(str(task.scenario))

@@ -16,8 +16,8 @@ from rods_jax.types import Call, Task, TurnScore
 
 public_state = simulators.public_state
 
-MAX_KEPT_CHARS = 2_000_000  # of a result, to compare with the ground truth
 _CACHE_SIZE = 2048  # ground truths
+_REPLAY_TIMEOUT_S = 5.0  # per call; a usual one takes 30 microseconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,20 +84,22 @@ def offered(task: Task) -> tuple[frozenset[str], ...]:
 def replay(task: Task) -> GroundTruth:
   """The executed ground truth of a task; cached by content."""
   key = task.content_hash()
-  truth = _cache.get(key)
-  if truth is None:
-    truth = _cache[key] = _replay(task)
+  if key in _cache:
+    _cache.move_to_end(key)
+    return _cache[key]
+  truth, finished = _replay(task)
+  if finished:  # a machine that stood still is no reason to keep a wrong one
+    _cache[key] = truth
     if len(_cache) > _CACHE_SIZE:
       _cache.popitem(last=False)
-  else:
-    _cache.move_to_end(key)
   return truth
 
 
 _cache: collections.OrderedDict[str, GroundTruth] = collections.OrderedDict()
 
 
-def _replay(task: Task) -> GroundTruth:
+def _replay(task: Task) -> tuple[GroundTruth, bool]:
+  """The ground truth, and whether no call timed out."""
   world = _world(task)
   offers = offered(task)
   results, states, errors, withheld = [], [], [], []
@@ -105,7 +107,7 @@ def _replay(task: Task) -> GroundTruth:
     texts = []
     for text in turn.ground_truth:
       call = tool_calls.parse_ground_truth(text)
-      outcome = world.call(call, Limits.call_timeout_s)
+      outcome = world.call(call, _REPLAY_TIMEOUT_S)
       texts.append(outcome.text)
       if not outcome.ok:
         errors.append(text)
@@ -113,9 +115,10 @@ def _replay(task: Task) -> GroundTruth:
         withheld.append(text)
     results.append(tuple(texts))
     states.append(_snapshot(world, states[-1] if states else {}))
-  return GroundTruth(
+  truth = GroundTruth(
       tuple(results), tuple(states), tuple(errors), tuple(withheld)
   )
+  return truth, not world.broken
 
 
 def _snapshot(
@@ -164,6 +167,8 @@ class Episode:
     self._truth = replay(task)
     self._offers = offered(task)
     self._world = _world(task)
+    # Only these results are remembered, so that a long trajectory stays small.
+    self._expected = frozenset(r for turn in self._truth.results for r in turn)
     self._seen = collections.Counter()
     self._turn_calls = 0
     self._turn_executed = 0
@@ -205,7 +210,7 @@ class Episode:
     else:
       self.num_tool_errors += 1
     self._turn_executed += not outcome.timeout
-    if len(outcome.text) <= MAX_KEPT_CHARS:
+    if outcome.text in self._expected:
       self._seen[outcome.text] += 1
     text = _cut(outcome.text, self.limits.max_result_chars)
     return ToolResult(text, outcome.ok, outcome.timeout)
@@ -226,15 +231,18 @@ class Episode:
         is counted.
     """
     self._check_live()
-    score = rewards.score_turn(
-        expected_results=self._truth.results[self.turn],
-        expected_state=self._truth.states[self.turn],
-        instances=self._world.instances,
-        seen=self._seen,
-        num_calls=self._turn_calls,
-        num_executed=self._turn_executed,
-        forced=forced,
-    )
+    if self._world.broken:
+      score = TurnScore(False, False, rewards.TIMEOUT)
+    else:
+      score = rewards.score_turn(
+          expected_results=self._truth.results[self.turn],
+          expected_state=self._truth.states[self.turn],
+          instances=self._world.instances,
+          seen=self._seen,
+          num_calls=self._turn_calls,
+          num_executed=self._turn_executed,
+          forced=forced,
+      )
     self.num_rounds += not forced
     self.scores.append(score)
     self.turn += 1
@@ -243,8 +251,9 @@ class Episode:
 
   def abandon(self, reason: str) -> None:
     """Every turn not yet scored scores 0 for this reason; then done."""
+    reason = reason or rewards.NEVER_REACHED  # empty would mean right
     while not self.done:
-      self.scores.append(TurnScore(False, False, reason or 'never reached'))
+      self.scores.append(TurnScore(False, False, reason))
       self.turn += 1
 
   def _check_live(self) -> None:

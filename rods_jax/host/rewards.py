@@ -17,6 +17,8 @@ from rods_jax.types import TurnScore
 NO_CALL = 'no call'
 NEEDLESS_CALL = 'call where none is due'
 FORCED = 'closed by the round budget'
+TIMEOUT = 'a tool call timed out'
+NEVER_REACHED = 'never reached'
 _SHOWN = 80  # characters of a missing result that a reason quotes
 
 
@@ -28,7 +30,6 @@ def score_turn(
     num_calls: int,
     num_executed: int,
     forced: bool = False,
-    empty: bool | None = None,
 ) -> TurnScore:
   """Scores the turn that just ended.
 
@@ -41,15 +42,12 @@ def score_turn(
     num_calls: calls of this turn, those of tools not on offer included.
     num_executed: calls of this turn that reached a simulator.
     forced: the turn was closed from outside.
-    empty: whether the ground truth is empty; by default, from the results.
 
   Returns:
     The verdict. Where nothing is to be called both checks stand for that rule,
     because the state there may differ from earlier failures.
   """
-  if empty is None:
-    empty = not expected_results
-  if empty:
+  if not expected_results:
     quiet = num_calls == 0
     reason = '' if quiet else NEEDLESS_CALL
     state_ok = response_ok = quiet
