@@ -1,0 +1,372 @@
+"""Checkpoints: arrays and a JSON document as one Orbax composite.
+
+A checkpoint is a folder named by its step:
+
+  <directory>/<step>/arrays     parameters, optimizer state: any pytree
+  <directory>/<step>/document   pool, pending synthesis, counters: JSON
+  <directory>/<step>/files.json size and CRC-32 of every file of both
+
+It is written beside, synced to disk and renamed, so a step's folder is whole
+or not there; only then are older ones deleted. files.json is checked before
+anything is read: Orbax itself does not notice a changed byte inside an array.
+
+Arrays are stored by name ('params/layers/0/kernel'), so that they can be
+compared one by one with what the caller expects, restored on another mesh, or
+restored in part. Random streams are named (see rng.py) and need no checkpoint;
+counters belong into the document. The folder must be on a file system that all
+processes share.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+from typing import Any, Mapping, Sequence
+
+from etils import epath
+import jax
+from jax.experimental import multihost_utils
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from rods_jax import file_digests
+
+PyTree = Any
+
+_FORMAT = 'rods_jax checkpoint 1'
+# A replaced checkpoint is whole until its successor has taken its name.
+_COMMITTED = re.compile(r'(\d+)(\.replaced)?')
+_LEFTOVER = re.compile(r'\d+\.(saving(\..*)?|replaced)')
+
+
+class CheckpointError(RuntimeError):
+  """A checkpoint can't be saved or restored; the message is one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+  """A restored checkpoint.
+
+  Attributes:
+    step: the step it was saved at.
+    arrays: pytree of jax.Array, structured and placed as asked for.
+    document: the JSON document.
+  """
+
+  step: int
+  arrays: PyTree
+  document: dict[str, Any]
+
+
+class Checkpointer:
+  """Saves and restores the checkpoints of one run. A context manager."""
+
+  def __init__(self, directory: pathlib.Path | str, keep: int = 2):
+    """Opens `directory`, which is made at the first save.
+
+    Args:
+      directory: folder of this run's checkpoints.
+      keep: newest checkpoints that stay, at least 1.
+
+    Raises:
+      ValueError: keep < 1.
+    """
+    if keep < 1:
+      raise ValueError(f'keep_checkpoints must be 1 or more, got {keep}.')
+    self.directory = pathlib.Path(directory).absolute()
+    self.keep = keep
+    self._unreadable: set[pathlib.Path] = set()
+    self._orbax = _make_orbax()
+
+  def __enter__(self) -> 'Checkpointer':
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+  def close(self):
+    self._orbax.close()
+
+  @property
+  def latest_step(self) -> int | None:
+    """Step of the newest committed checkpoint, not yet checked; or None."""
+    paths = _committed(self.directory)
+    return _step(paths[0]) if paths else None
+
+  def save(
+      self, step: int, arrays: PyTree, document: Mapping[str, Any]
+  ) -> None:
+    """Writes one checkpoint; returns when it is on disk.
+
+    A checkpoint of the same step is replaced. Older ones are deleted only
+    after this one is on disk. Every process calls this.
+
+    Args:
+      step: 0 or more.
+      arrays: pytree of jax.Array or numpy arrays, none of them empty.
+      document: anything that JSON can hold.
+
+    Raises:
+      CheckpointError: it could not be written (disk full, for one). What was
+        there before stays.
+    """
+    staging = self.directory / f'{step}.saving'
+    try:
+      named = {k: _savable(k, v) for k, v in _by_name(arrays).items()}
+      if jax.process_index() == 0:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._clear_leftovers()
+      _barrier('ready')
+      content = {'format': _FORMAT, 'step': step, 'document': document}
+      self._orbax.save(
+          staging,
+          args=ocp.args.Composite(
+              arrays=ocp.args.PyTreeSave(named),
+              document=ocp.args.JsonSave(content),
+          ),
+      )
+      if jax.process_index() == 0:
+        file_digests.seal(staging)
+        self._commit(staging, self.directory / str(step))
+      _barrier('committed')
+    except Exception as e:
+      self._clear_leftovers()
+      latest = self.latest_step
+      kept = 'none' if latest is None else f'step {latest}'
+      raise CheckpointError(
+          f'could not save step {step} to {self.directory}: {_one_line(e)}; '
+          f'last good checkpoint: {kept}.'
+      ) from e
+    if jax.process_index() == 0:
+      self._delete_old()
+
+  def restore(self, abstract: PyTree) -> Restored | None:
+    """The newest checkpoint that can be read, None where there is none.
+
+    One that is truncated, damaged, foreign, or of other arrays is skipped with
+    a warning that names it and the one tried next.
+
+    Args:
+      abstract: pytree of jax.ShapeDtypeStruct (or arrays) with the shardings
+        to restore to; the first local device where a leaf has none.
+
+    Raises:
+      CheckpointError: there are checkpoints, but none can be restored.
+    """
+    paths = _committed(self.directory)
+    read = lambda path: _read(self._orbax, path, abstract)
+    return _first_readable(paths, read, self._unreadable) if paths else None
+
+  def _clear_leftovers(self):
+    """Removes what a killed or failed save left behind."""
+    if not self.directory.is_dir():
+      return
+    for path in self.directory.iterdir():
+      if not _LEFTOVER.fullmatch(path.name):
+        continue
+      final = path.with_suffix('')
+      if path.suffix == '.replaced' and not final.exists():
+        os.replace(path, final)  # killed between the two renames
+      else:
+        shutil.rmtree(path, ignore_errors=True)
+
+  def _commit(self, staging: pathlib.Path, final: pathlib.Path):
+    """Gives a written checkpoint its name."""
+    replaced = final.with_name(final.name + '.replaced')
+    if final.exists() and not file_digests.is_sealed(final):
+      foreign = final.with_name(final.name + '.foreign')
+      logging.warning('%s is no checkpoint of ours: now %s.', final, foreign)
+      os.replace(final, foreign)
+    if final.exists():
+      os.replace(final, replaced)
+    os.replace(staging, final)
+    file_digests.sync(self.directory)
+    self._unreadable.discard(final)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+  def _delete_old(self):
+    """Deletes our checkpoints older than the newest `keep` readable ones."""
+    good = [
+        path
+        for path in _committed(self.directory)
+        if path not in self._unreadable and file_digests.is_sealed(path)
+    ]
+    for path in good[self.keep :]:
+      shutil.rmtree(path, ignore_errors=True)
+
+
+def load_params(folder: pathlib.Path | str, abstract: PyTree) -> PyTree:
+  """The parameters alone, whatever else the checkpoint holds.
+
+  Args:
+    folder: one checkpoint, or a folder of them: then the newest readable one.
+    abstract: what to restore `arrays['params']` to, with shardings. Float
+      arrays are cast to its types, so that a checkpoint may be stored smaller.
+
+  Raises:
+    CheckpointError: no checkpoint there, or none with these parameters.
+  """
+  folder = pathlib.Path(folder).absolute()
+  paths = [folder] if file_digests.is_sealed(folder) else _committed(folder)
+  if not paths:
+    raise CheckpointError(f'{folder} holds no checkpoint.')
+  with _make_orbax() as orbax:
+    read = lambda path: _read(orbax, path, {'params': abstract}, partial=True)
+    return _first_readable(paths, read, set()).arrays['params']
+
+
+def fingerprint(config: Any, ignore: Sequence[str] = ()) -> str:
+  """16 hex digits that tell one run's resolved configuration from another's.
+
+  Args:
+    config: an ml_collections.ConfigDict or a mapping of JSON-like values.
+    ignore: dotted names of fields that may change while a run continues.
+
+  Raises:
+    KeyError: a name in `ignore` that the configuration lacks.
+  """
+  to_dict = getattr(config, 'to_dict', None)
+  plain = to_dict() if to_dict else config
+  plain = json.loads(json.dumps(plain, sort_keys=True))
+  for name in ignore:
+    *parents, field = name.split('.')
+    node = plain
+    for parent in parents:
+      node = node[parent]
+    del node[field]
+  text = json.dumps(plain, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# Reading.
+
+
+def _first_readable(paths, read, unreadable):
+  """read() of the first path where it works; CheckpointError if none."""
+  errors = []
+  for path, following in zip(paths, [*paths[1:], None]):
+    try:
+      return read(path)
+    except Exception as e:  # whatever a damaged file makes the readers raise
+      unreadable.add(path)
+      errors.append(f'{path}: {_one_line(e)}')
+      logging.warning(
+          'Skipping checkpoint %s; %s.',
+          errors[-1],
+          f'falling back to {following}' if following else 'no other is left',
+      )
+  raise CheckpointError(f'no checkpoint can be restored: {errors[0]}')
+
+
+def _read(orbax, path, abstract, partial=False) -> Restored:
+  """One checkpoint; raises anything where it is not what was asked for."""
+  file_digests.verify(path)
+  targets = {k: _target(v) for k, v in _by_name(abstract).items()}
+  metadata = ocp.PyTreeCheckpointHandler().metadata(
+      epath.Path(path / 'arrays')
+  )
+  _compare(targets, metadata.tree, partial)
+  restored = orbax.restore(
+      path,
+      args=ocp.args.Composite(
+          arrays=ocp.args.PyTreeRestore(
+              item=targets,
+              restore_args=ocp.checkpoint_utils.construct_restore_args(
+                  targets
+              ),
+              partial_restore=partial,
+          ),
+          document=ocp.args.JsonRestore(),
+      ),
+  )
+  content = restored['document']
+  if content['format'] != _FORMAT:
+    raise CheckpointError(f'its format is {content["format"]!r}')
+  arrays = jax.tree.unflatten(
+      jax.tree.structure(abstract), [restored['arrays'][k] for k in targets]
+  )
+  return Restored(content['step'], arrays, content['document'])
+
+
+def _compare(targets, saved, partial):
+  """Raises CheckpointError at the first array that does not fit."""
+  for name, target in targets.items():
+    if name not in saved:
+      raise CheckpointError(f'it has no array {name}')
+    found = jax.ShapeDtypeStruct(saved[name].shape, saved[name].dtype)
+    both = (found.dtype, target.dtype)
+    castable = partial and all(jnp.issubdtype(d, jnp.floating) for d in both)
+    if found.shape != target.shape or (
+        found.dtype != target.dtype and not castable
+    ):
+      raise CheckpointError(
+          f'array {name} is {found.dtype}{list(found.shape)}, expected '
+          f'{target.dtype}{list(target.shape)}'
+      )
+  extra = [name for name in saved if name not in targets]
+  if extra and not partial:
+    raise CheckpointError(f'it has an array {extra[0]} that is not expected')
+
+
+def _by_name(tree: PyTree) -> dict[str, Any]:
+  """Leaves by their path, 'a/b/0', in the order of jax.tree.leaves."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  named = {
+      jax.tree_util.keystr(path, simple=True, separator='/'): leaf
+      for path, leaf in leaves
+  }
+  if len(named) < len(leaves):
+    raise CheckpointError('two arrays have the same name')
+  return named
+
+
+def _savable(name, leaf):
+  if not hasattr(leaf, 'dtype') or not hasattr(leaf, 'shape'):
+    raise CheckpointError(
+        f'{name} is a {type(leaf).__name__}, not an array; it belongs into '
+        'the document'
+    )
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    raise CheckpointError(f'{name} is a random key; streams are named instead')
+  return leaf
+
+
+def _target(leaf) -> jax.ShapeDtypeStruct:
+  sharding = getattr(leaf, 'sharding', None)
+  if sharding is None:
+    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+# Folders and files.
+
+
+def _make_orbax() -> ocp.Checkpointer:
+  return ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+
+
+def _step(path: pathlib.Path) -> int:
+  return int(_COMMITTED.fullmatch(path.name).group(1))
+
+
+def _committed(directory: pathlib.Path) -> list[pathlib.Path]:
+  """Folders that bear a step's name, newest first."""
+  if not directory.is_dir():
+    return []
+  paths = [p for p in directory.iterdir() if _COMMITTED.fullmatch(p.name)]
+  return sorted(paths, key=lambda p: (-_step(p), p.suffix))
+
+
+def _barrier(name: str):
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(f'checkpoint {name}')
+
+
+def _one_line(error: Exception) -> str:
+  """The first line of the message, or the type where there is none."""
+  lines = str(error).strip().splitlines()
+  return lines[0][:300] if lines else type(error).__name__
