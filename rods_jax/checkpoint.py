@@ -17,6 +17,7 @@ counters belong into the document. The folder must be on a file system that all
 processes share.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -122,13 +123,14 @@ class Checkpointer:
         self._clear_leftovers()
       _barrier('ready')
       content = {'format': _FORMAT, 'step': step, 'document': document}
-      self._orbax.save(
-          staging,
-          args=ocp.args.Composite(
-              arrays=ocp.args.PyTreeSave(named),
-              document=ocp.args.JsonSave(content),
-          ),
-      )
+      with _quiet():
+        self._orbax.save(
+            staging,
+            args=ocp.args.Composite(
+                arrays=ocp.args.PyTreeSave(named),
+                document=ocp.args.JsonSave(content),
+            ),
+        )
       if jax.process_index() == 0:
         file_digests.seal(staging)
         self._commit(staging, self.directory / str(step))
@@ -366,7 +368,22 @@ def _barrier(name: str):
     multihost_utils.sync_global_devices(f'checkpoint {name}')
 
 
+@contextlib.contextmanager
+def _quiet():
+  """Drops the stack traces that Orbax's threads log for an error it raises."""
+  logger = logging.getLogger('absl')
+  level = logger.level
+  logger.setLevel(logging.CRITICAL)
+  try:
+    yield
+  finally:
+    logger.setLevel(level)
+
+
 def _one_line(error: Exception) -> str:
-  """The first line of the message, or the type where there is none."""
+  """The message's first line; the system's own words where it has an errno."""
+  code = re.search(r"os_error_code='(\d+)'", str(error))
+  if code:
+    return os.strerror(int(code.group(1)))
   lines = str(error).strip().splitlines()
   return lines[0][:300] if lines else type(error).__name__
