@@ -214,19 +214,19 @@ class MetricsWriter:
   def append_jsonl(
       self, name: str, records: Iterable[Mapping[str, Any]]
   ) -> None:
-    """Appends one line for each record to the file `name`, then flushes."""
+    """Appends one line for each record to `name`.jsonl, then flushes."""
     data = b''.join(_line(record) for record in records)
     if data:
-      self._append(name, data)
+      self._append(f'{name}.jsonl', data)
 
   def num_lines(self, name: str) -> int:
-    """Whole lines in the file `name`; what a checkpoint remembers."""
-    path = self._workdir / name
+    """Whole lines in `name`.jsonl; what a checkpoint remembers."""
+    path = self._workdir / f'{name}.jsonl'
     return path.read_bytes().count(b'\n') if path.exists() else 0
 
   def truncate_jsonl(self, name: str, num_lines: int) -> None:
-    """Keeps the first `num_lines` lines of the file `name`, atomically."""
-    path = self._workdir / name
+    """Keeps the first `num_lines` lines of `name`.jsonl, atomically."""
+    path = self._workdir / f'{name}.jsonl'
     lines = path.read_bytes().split(b'\n')[:-1] if path.exists() else []
     if len(lines) < num_lines:
       logging.warning(
@@ -234,7 +234,7 @@ class MetricsWriter:
           'a gap.', path, len(lines), num_lines
       )
     if path.exists():
-      self._release(name)
+      self._release(path.name)
       kept = lines[:num_lines]
       _replace_file(path, b''.join(line + b'\n' for line in kept))
 

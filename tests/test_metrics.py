@@ -131,30 +131,30 @@ def test_a_line_after_a_half_written_one_stays_whole(tmp_path, caplog):
   path.write_text('{"id": 0}\n{"epo')
   with metrics.MetricsWriter(tmp_path) as writer:
     with caplog.at_level(logging.WARNING):
-      writer.append_jsonl('pool.jsonl', [{'id': 1}])
+      writer.append_jsonl('pool', [{'id': 1}])
   assert path.read_text() == '{"id": 0}\n{"id": 1}\n'
   assert 'half-written' in caplog.text
 
 
 def test_append_count_and_truncate_records(tmp_path):
   with metrics.MetricsWriter(tmp_path) as writer:
-    assert writer.num_lines('pool.jsonl') == 0
-    writer.append_jsonl('pool.jsonl', [])
+    assert writer.num_lines('pool') == 0
+    writer.append_jsonl('pool', [])
     assert not (tmp_path / 'pool.jsonl').exists()
-    writer.append_jsonl('pool.jsonl', ({'id': i} for i in range(3)))
-    assert writer.num_lines('pool.jsonl') == 3
-    writer.truncate_jsonl('pool.jsonl', 2)
-    writer.append_jsonl('pool.jsonl', [{'id': 9}])
+    writer.append_jsonl('pool', ({'id': i} for i in range(3)))
+    assert writer.num_lines('pool') == 3
+    writer.truncate_jsonl('pool', 2)
+    writer.append_jsonl('pool', [{'id': 9}])
   records, num_bad = metrics.read_jsonl(tmp_path / 'pool.jsonl')
   assert (records, num_bad) == ([{'id': 0}, {'id': 1}, {'id': 9}], 0)
 
 
 def test_truncate_reports_a_gap_and_goes_on(tmp_path, caplog):
   with metrics.MetricsWriter(tmp_path) as writer:
-    writer.append_jsonl('pool.jsonl', [{'id': 0}])
+    writer.append_jsonl('pool', [{'id': 0}])
     with caplog.at_level(logging.WARNING):
-      writer.truncate_jsonl('pool.jsonl', 5)
-      writer.truncate_jsonl('missing.jsonl', 1)
+      writer.truncate_jsonl('pool', 5)
+      writer.truncate_jsonl('missing', 1)
   assert 'has 1 lines where the checkpoint counted 5' in caplog.text
   assert 'missing.jsonl has 0 lines' in caplog.text
   assert not (tmp_path / 'missing.jsonl').exists()
@@ -169,7 +169,7 @@ def test_records_of_any_text_and_numpy_values_are_plain_json(tmp_path):
       3: (1, None),
   }
   with metrics.MetricsWriter(tmp_path) as writer:
-    writer.append_jsonl('trajectories.jsonl', [record])
+    writer.append_jsonl('trajectories', [record])
   (read,), num_bad = metrics.read_jsonl(tmp_path / 'trajectories.jsonl')
   assert num_bad == 0
   assert read == {
