@@ -82,7 +82,11 @@ def offered(task: Task) -> tuple[frozenset[str], ...]:
 
 
 def replay(task: Task) -> GroundTruth:
-  """The executed ground truth of a task; cached by content."""
+  """The executed ground truth of a task; cached by content.
+
+  Raises:
+    ParseError: a ground-truth text is not one call of literals.
+  """
   key = task.content_hash()
   if key in _cache:
     _cache.move_to_end(key)
@@ -127,9 +131,10 @@ def _snapshot(
   """Copies of the public state; what did not change is shared with `last`."""
   out = {}
   for name, instance in world.instances.items():
-    state = public_state(instance)
     known = last.get(name)
-    out[name] = known if known == state else copy.deepcopy(state)
+    if known is None or rewards.state_difference({name: instance}, {name: known}):
+      known = copy.deepcopy(public_state(instance))
+    out[name] = known
   return out
 
 
