@@ -1,0 +1,111 @@
+"""The last gates of a variant: well-formed, solvable, not trivial, its seed's
+equal in structure.
+
+'Not trivial' has a short proof instead of two more episodes. The empty policy
+fails the first turn that asks for a call. The policy that repeats the previous
+turn's calls has none to repeat there, or repeats the none of an earlier empty
+turn, so it fails the same turn. One turn with a ground truth is enough.
+"""
+
+from typing import Any, Sequence
+
+from rods_jax.host import env, tool_calls
+from rods_jax.host.synthesis.reading import scalars
+from rods_jax.host.synthesis.records import Rejection
+from rods_jax.types import Call, Task
+
+STAGE = 'critique'
+MAX_STRING = 200  # characters of a generated argument
+MAX_LIST = 5  # items of a generated argument
+
+
+def review(seed: Task, variant: Task) -> Rejection | None:
+  """None for a good variant, else the first gate that it fails."""
+  for gate in (_profile, _offers, _sizes, _texts, _not_trivial):
+    reason = gate(seed, variant)
+    if reason:
+      return Rejection(STAGE, reason)
+  return None
+
+
+def profile(task: Task) -> tuple:
+  """What a variant shares with its seed: the shape of the work.
+
+  Category, classes, number of turns, and per turn with calls the names called.
+  Where the empty turn stands is not part of it.
+  """
+  names = tuple(
+      tuple(_name(text) for text in turn.ground_truth)
+      for turn in task.turns
+      if turn.ground_truth
+  )
+  return task.category, task.classes, len(task.turns), names
+
+
+def _name(text: str) -> str:
+  return text.partition('(')[0]
+
+
+def _profile(seed: Task, variant: Task) -> str:
+  return '' if profile(seed) == profile(variant) else 'another profile'
+
+
+def _offers(seed: Task, variant: Task) -> str:
+  del seed
+  for turn, offer in zip(variant.turns, env.offered(variant)):
+    for text in turn.ground_truth:
+      if _name(text) not in offer:
+        return f'{_name(text)} is not on offer'
+  return ''
+
+
+def _sizes(seed: Task, variant: Task) -> str:
+  """Bounds of arguments; what the seed has already may stay."""
+  old = {
+      value
+      for call in _calls(seed)
+      for _, value in scalars((call.args, call.kwargs))
+      if isinstance(value, str)
+  }
+  longest = max((len(value) for value in old), default=0)
+  for call in _calls(variant):
+    for _, value in scalars((call.args, call.kwargs)):
+      if not isinstance(value, str) or len(value) <= MAX_STRING:
+        continue
+      if value not in old and len(value) > longest:
+        return f'a string of more than {MAX_STRING} characters'
+  biggest = max((_longest_list(c.kwargs) for c in _calls(seed)), default=0)
+  for call in _calls(variant):
+    if _longest_list(call.kwargs) > max(MAX_LIST, biggest):
+      return f'a list of more than {MAX_LIST} items'
+  return ''
+
+
+def _calls(task: Task) -> list[Call]:
+  return [
+      tool_calls.parse_ground_truth(text)
+      for turn in task.turns
+      for text in turn.ground_truth
+  ]
+
+
+def _longest_list(value: Any) -> int:
+  if isinstance(value, dict):
+    return max(map(_longest_list, value.values()), default=0)
+  if isinstance(value, Sequence) and not isinstance(value, str):
+    return max([len(value), *map(_longest_list, value)])
+  return 0
+
+
+def _texts(seed: Task, variant: Task) -> str:
+  for old, new in zip(seed.turns, variant.turns):
+    if old.user and not new.user:
+      return 'a turn lost its text'
+  return ''
+
+
+def _not_trivial(seed: Task, variant: Task) -> str:
+  del seed
+  if not any(turn.ground_truth for turn in variant.turns):
+    return 'no turn asks for a call'
+  return ''

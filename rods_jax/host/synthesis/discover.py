@@ -1,0 +1,379 @@
+"""Finds the entities of a seed task that a variant may exchange.
+
+An entity is exchanged only where the user says it (or a tool showed it) before
+it is needed, so that a variant asks for nothing that its seed did not.
+"""
+
+import collections
+import re
+from typing import Any, Iterator
+
+from rods_jax.host.synthesis import discover_numbers, entities, pools
+from rods_jax.host.synthesis.entities import Form, Slot
+from rods_jax.host.synthesis.reading import Argument, Reading
+
+_FILE_PARAMS = frozenset((
+    'file_name', 'file_name1', 'file_name2', 'source', 'destination',
+    'dir_name', 'folder', 'path', 'name',
+))  # pyformat: disable
+_KINDS = {
+    'username': 'handle', 'username_to_follow': 'handle',
+    'username_to_unfollow': 'handle', 'mentions': 'handle',
+    'mentioned_usernames': 'handle', 'password': 'token',
+    'access_token': 'token', 'card_id': 'token', 'client_id': 'token',
+    'client_secret': 'token', 'refresh_token': 'token',
+    'card_number': 'token', 'passport_number': 'token',
+    'booking_id': 'token', 'insurance_id': 'token', 'user_id': 'token',
+    'receiver_id': 'token', 'message': 'message', 'comment_content': 'message',
+    'content': 'message', 'title': 'title', 'description': 'message',
+    'resolution': 'message', 'pattern': 'pattern', 'tags': 'tag',
+    'first_name': 'person', 'last_name': 'last', 'user': 'person',
+    'user_first_name': 'person', 'user_last_name': 'last',
+    'user_name': 'person', 'keyword': 'pattern',
+}  # pyformat: disable
+_CITY_PARAMS = frozenset(('location', 'city', 'travel_from', 'travel_to'))
+_PLACE = r'(?:folder|directory|dir|subfolder|subdirectory|folders)'
+_BEFORE = (
+    'folder ', 'directory ', 'named ', 'called ', 'labeled ', 'in ', 'into ',
+    'to ', 'from ', 'within ', 'inside ', 'under ', 'and ', 'is ', 'be ',
+    'as ', 'open ', 'at ', 'of ', 'new ',
+)  # pyformat: disable
+_QUOTES = '\'"`\u2018\u2019\u201c\u201d'
+
+
+def find_slots(reading: Reading) -> tuple[Slot, ...]:
+  """All slots of a seed, each safe to exchange on its own."""
+  found: list[Slot] = []
+  found += _names(reading)
+  found += _strings(reading)
+  found += _people(reading)
+  found += _dates(reading)
+  found += _cities(reading)
+  found += _stocks(reading)
+  slots = _unique(found)
+  slots += discover_numbers.find(reading, slots)
+  opaque = discover_numbers.has_opaque(reading)
+  slots += discover_numbers.state_slots(reading, opaque)
+  if opaque:
+    # A number that nobody said and no tool returned was worked out by hand
+    # from others: everything that could feed it stays.
+    slots = [s for s in slots if s.kind not in _FEEDS_NUMBERS]
+    slots = [s for s in slots if not s.numeric]
+  return tuple(slots)
+
+
+_FEEDS_NUMBERS = frozenset(('city', 'stock', 'date', 'state', 'counter'))
+
+
+def _unique(slots: list[Slot]) -> list[Slot]:
+  """Drops values that two kinds claim, keeping the first slot of a kind."""
+  by_value = collections.defaultdict(list)
+  for slot in slots:
+    by_value[str(slot.value).lstrip('#@')].append(slot)
+  out = []
+  for group in by_value.values():
+    kinds = {slot.kind for slot in group}
+    if len(kinds) == 1:
+      out.append(group[0])
+    elif kinds == {'message', 'title'} or kinds == {'handle', 'person'}:
+      out.append(group[0])
+  return out
+
+
+def visible(reading: Reading, pattern: str, uses: list[Argument]) -> bool:
+  """Whether every use comes after the user or a tool named the value."""
+  return all(
+      reading.said(pattern, a.turn)
+      or reading.in_results(str(a.value), a.call)
+      for a in uses
+  )
+
+
+def _uses(reading: Reading, value: Any) -> list[Argument]:
+  return [
+      a for a in reading.arguments
+      if a.value == value
+      or (isinstance(a.value, str) and '/' in a.value
+          and value in a.value.split('/'))
+  ]  # pyformat: disable
+
+
+# Files and folders.
+
+
+def _tree(node: Any) -> Iterator[tuple[str, str]]:
+  """(name, 'file' or 'folder') of everything in a file system's config."""
+  if not isinstance(node, dict):
+    return
+  for name, item in node.items():
+    if isinstance(item, dict) and 'type' in item:
+      yield name, 'file' if item['type'] == 'file' else 'folder'
+      yield from _tree(item.get('contents'))
+
+
+def _names(reading: Reading) -> Iterator[Slot]:
+  config = reading.seed.initial_config.get('GorillaFileSystem')
+  if 'GorillaFileSystem' not in reading.seed.classes:
+    return
+  kinds = dict(_tree((config or {}).get('root')))
+  for a in reading.arguments:
+    if a.param in _FILE_PARAMS and isinstance(a.value, str):
+      kinds.setdefault(a.value, _kind_of_new(a))
+  for name, kind in kinds.items():
+    if kind is None or not re.fullmatch(r'[A-Za-z][\w. \-]*', name):
+      continue
+    if _tail_length_matters(reading, name):
+      continue
+    uses = _uses(reading, name)
+    forms = _file_forms(name) if kind == 'file' else _folder_forms(name)
+    joined = '|'.join(f.pattern for f in forms)
+    if not visible(reading, joined, uses):
+      continue
+    hint = _kept_words(reading, name)
+    if not uses and (hint or reading.said(joined, len(reading.texts))):
+      continue
+    yield Slot(kind, name, forms, exact=True, hint=hint)
+
+
+def _kind_of_new(a: Argument) -> str | None:
+  """What a name is that the ground truth brings into the world."""
+  if a.tool == 'mkdir' or a.param == 'folder' or a.param == 'path':
+    return 'folder' if '/' not in a.value and a.value not in '..' else None
+  if a.tool == 'find':
+    return None
+  return 'file'
+
+
+def _tail_length_matters(reading: Reading, name: str) -> bool:
+  """long_context keeps some files short by their name; those stay."""
+  return reading.seed.category == 'long_context' and any(
+      a.tool == 'tail' and a.value == name for a in reading.arguments
+  )
+
+
+def _file_forms(name: str) -> tuple[Form, ...]:
+  pattern = entities.NAME_LEFT + re.escape(name) + entities.NAME_RIGHT
+  forms = [Form(pattern, 'all' if '.' in name or _odd(name) else 'user')]
+  words = entities.stem_of(name).replace('_', ' ').replace('-', ' ')
+  if ' ' in words and not any(c.isdigit() for c in words):
+    for text, style in ((words.lower(), ''), (words.title(), 'title')):
+      forms.append(Form(entities.word(text), 'user', f'spaced:{style}'))
+  return tuple(forms)
+
+
+def _odd(name: str) -> bool:
+  """Whether a name cannot be mistaken for a word of the dialogue."""
+  return bool(re.search(r'[_\d\-.]|[a-z][A-Z]', name))
+
+
+def _folder_forms(name: str) -> tuple[Form, ...]:
+  if _odd(name):
+    pattern = entities.NAME_LEFT + re.escape(name) + entities.NAME_RIGHT
+    return (Form(pattern, 'all'),)
+  old = re.escape(name)
+  before = '|'.join(f'(?<={re.escape(w)})' for w in _BEFORE)
+  quote = f'[{_QUOTES}]'
+  return (
+      Form(f'(?<={quote}){old}(?={quote})', 'user'),
+      Form(f'{entities.LEFT}{old}(?={quote}?[ -]{_PLACE}\\b)', 'user'),
+      Form(f'(?:{before}){old}{entities.NAME_RIGHT}', 'user'),
+      Form(f'(?<=/){old}(?={quote}|/|\\s|$)', 'user'),
+  )
+
+
+def _kept_words(reading: Reading, name: str) -> tuple[str, ...]:
+  """Lower-case words of a name that the dialogue uses on their own."""
+  stem = entities.stem_of(name)
+  spaced = stem.replace('_', ' ').replace('-', ' ')
+  text = ' '.join(reading.texts)
+  for form in (name, stem, spaced):
+    text = re.sub(re.escape(form), ' ', text, flags=re.IGNORECASE)
+  looked_for = [
+      a.value.lower() for a in reading.arguments
+      if a.tool == 'find' and a.param == 'name' and isinstance(a.value, str)
+      and a.value != name
+  ]  # pyformat: disable
+  kept = []
+  for part in entities.name_parts(stem):
+    low = part.lower()
+    spoken = len(low) > 2 and re.search(
+        rf'\b{low}(?:s|es)?\b', text, re.IGNORECASE
+    )
+    if low.isalpha() and (spoken or any(w in low for w in looked_for)):
+      kept.append(low)
+  return tuple(kept)
+
+
+# Names, texts, tokens.
+
+
+def _strings(reading: Reading) -> Iterator[Slot]:
+  groups = collections.defaultdict(list)
+  for a in reading.arguments:
+    kind = _KINDS.get(a.param)
+    if kind and isinstance(a.value, str) and a.value.strip():
+      groups[a.value, kind].append(a)
+  for (value, kind), uses in groups.items():
+    slot = _string_slot(reading, value, kind)
+    if slot and all(reading.said(slot.forms[0].pattern, a.turn) for a in uses):
+      yield slot
+
+
+def _string_slot(reading: Reading, value: str, kind: str) -> Slot | None:
+  if kind in ('message', 'title'):
+    if value.replace('.', '').isdigit():
+      return None
+    pattern = re.escape(value).replace("'", r"\\?'")
+    shape = 'title' if kind == 'title' else 'text'
+    topic = _topic(reading, value)
+    return Slot('message', value, (Form(pattern, 'user'),), True,
+                hint=(topic, shape))  # pyformat: disable
+  if kind in ('tag', 'handle'):
+    core = value.lstrip('#@')
+    if not core or ' ' in core:
+      return None
+    return Slot(kind, value, (Form(entities.word(core), 'all', 'core'),))
+  if len(value) < 3:
+    return None
+  return Slot(kind, value, (Form(entities.word(value), 'all'),), True)
+
+
+def _topic(reading: Reading, value: str) -> str:
+  """'own' where the rest of the dialogue shares a content word with it."""
+  rest = ' '.join(reading.texts).replace(value, ' ').lower()
+  words = re.findall(r'[a-z]{4,}', value.lower())
+  return 'own' if any(w[:6] in rest for w in words) else 'free'
+
+
+def _people(reading: Reading) -> Iterator[Slot]:
+  """Names in the configuration that every use of the dialogue says."""
+  config = reading.seed.initial_config
+  first, last = set(), set()
+  first.update(config.get('MessageAPI', {}).get('user_map', {}))
+  travel = config.get('TravelAPI', {})
+  first.add(travel.get('user_first_name'))
+  last.add(travel.get('user_last_name'))
+  for kind, names in (('person', first), ('last', last)):
+    for name in sorted(n for n in names if n):
+      if not re.fullmatch(r'[A-Z][a-z]+', name):
+        continue
+      pattern = entities.word(name)
+      uses = [
+          a for a in reading.arguments
+          if isinstance(a.value, str) and re.search(pattern, a.value)
+      ]  # pyformat: disable
+      if visible(reading, pattern, uses):
+        yield Slot(kind, name, (Form(pattern, 'all'),))
+
+
+# Dates, places, stocks.
+
+_MON = '|'.join(f'{m[:3]}(?:{m[3:]})?' if m != 'May' else m
+                for m in pools.MONTHS)  # pyformat: disable
+_DATE = re.compile(
+    rf'(?P<iso>\d{{4}}-\d\d-\d\d)'
+    rf'|(?P<m1>{_MON}|Sept)\.? (?P<d1>\d{{1,2}})(?P<s1>st|nd|rd|th)?'
+    rf'(?P<c1>,? (?:of )?)(?P<y1>\d{{4}})'
+    rf'|(?P<d2>\d{{1,2}})(?P<s2>st|nd|rd|th)?(?P<o2> of| )? ?'
+    rf'(?P<m2>{_MON}|Sept)(?P<c2>,? )(?P<y2>\d{{4}})'
+)  # pyformat: disable
+
+
+def read_dates(text: str) -> Iterator[tuple[str, str, str]]:
+  """(written form, ISO date, template for entities.date_text) in a text."""
+  for match in _DATE.finditer(text):
+    if match['iso']:
+      yield match[0], match[0], '{year}-{mm}-{dd}'
+      continue
+    n = '1' if match['m1'] else '2'
+    month = next(
+        i for i, m in enumerate(pools.MONTHS, 1) if m[:3] == match['m' + n][:3]
+    )
+    day, year = int(match['d' + n]), match['y' + n]
+    if not 1 <= day <= 31:
+      continue
+    name = '{month}' if match['m' + n] in pools.MONTHS else '{mon}'
+    suffix = '{sfx}' if match['s' + n] else ''
+    if n == '1':
+      template = f'{name} {{day}}{suffix}{match["c1"]}{{year}}'
+    else:
+      of = (match['o2'] or '').rstrip() + ' '
+      template = f'{{day}}{suffix}{of}{name}{match["c2"]}{{year}}'
+    yield match[0], f'{year}-{month:02d}-{day:02d}', template
+
+
+def _dates(reading: Reading) -> Iterator[Slot]:
+  forms = collections.defaultdict(dict)
+  for text in reading.texts:
+    for written, iso, template in read_dates(text):
+      forms[iso][written] = Form(
+          entities.word(written), 'all', f'date:{template}'
+      )
+  whole = ' '.join(reading.texts)
+  if re.search(r'\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|weekend', whole):
+    return
+  for iso, written in forms.items():
+    uses = [a for a in reading.arguments if a.value == iso]
+    joined = '|'.join(f.pattern for f in written.values())
+    rest = re.sub(joined, ' ', whole)
+    month = pools.MONTHS[int(iso[5:7]) - 1]
+    if re.search(rf'\b{month[:3]}(?:{month[3:]})?\b', rest):
+      continue
+    if uses and all(reading.said(joined, a.turn) for a in uses):
+      written.setdefault(
+          iso, Form(entities.word(iso), 'all', 'date:{year}-{mm}-{dd}')
+      )
+      yield Slot('date', iso, tuple(written.values()), exact=True)
+
+
+def _cities(reading: Reading) -> Iterator[Slot]:
+  """Cities that the user names; codes and zip codes follow."""
+  codes = entities.airports()
+  drive = 'VehicleControlAPI' in reading.seed.classes
+  for city in pools.CITIES:
+    code = codes.get(city)
+    names = (city, *pools.CITY_ALIASES.get(city, ()))
+    forms = [Form(entities.word(name), 'all', 'city') for name in names]
+    forms.append(Form(entities.word(code), 'all', 'airport'))
+    said = '|'.join(f.pattern for f in forms)
+    uses = [
+        a for a in reading.arguments
+        if a.value in names or (a.value == code and a.param in _CITY_PARAMS)
+    ]  # pyformat: disable
+    if not uses or not visible(reading, said, uses):
+      continue
+    by_name = any(
+        a.value == code
+        and not reading.said(entities.word(code), a.turn)
+        and not reading.in_results(code, a.call)
+        for a in uses
+    )
+    hint = (('known',) if by_name else ()) + (('drive',) if drive else ())
+    yield Slot('city', city, tuple(forms), hint=hint)
+
+
+def _stocks(reading: Reading) -> Iterator[Slot]:
+  market = reading.seed.initial_config.get('TradingBot', {}).get('stocks')
+  if not market:
+    return
+  used = {a.value for a in reading.arguments}
+  text = ' '.join((*reading.texts, *reading.results))
+  free = tuple(
+      s for s in market
+      if s not in used and pools.COMPANIES.get(s, s) not in text
+  )  # pyformat: disable
+  for symbol in market:
+    company = pools.COMPANIES.get(symbol)
+    uses = [a for a in reading.arguments if a.value == symbol]
+    if not uses:
+      continue
+    forms = [Form(entities.word(symbol), 'all')]
+    if company:
+      short = company.rstrip('.').removesuffix(' Ltd')
+      names = {company, company.rstrip('.'), short}
+      forms += [
+          Form(entities.word(n), 'user', 'company') for n in sorted(names)
+      ]
+    said = '|'.join(f.pattern for f in forms)
+    if all(reading.said(said, a.turn) for a in uses):
+      yield Slot('stock', symbol, tuple(forms), exact=True, hint=free)

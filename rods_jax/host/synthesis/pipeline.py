@@ -1,0 +1,244 @@
+"""The programmatic synthesizer: from a seed task to an executed variant.
+
+Stages, each of which yields its output or a Rejection:
+  substitute  entities, values and initial state are exchanged consistently;
+  execute     the new ground truth runs in fresh simulators, arguments that
+              came from results are taken from the new results;
+  augment     (miss_func, miss_param) the turn without an answer may move;
+  critique    gates on form, offer, profile and triviality.
+
+Everything is a function of the seed and a generator, so a request gives the
+same variants in any process.
+"""
+
+import collections
+import dataclasses
+import re
+from typing import Any, Sequence
+
+import numpy as np
+
+from rods_jax import rng as rng_lib
+from rods_jax.host import tool_calls
+from rods_jax.host.synthesis import (
+    augment,
+    critique,
+    discover,
+    entities,
+    execute,
+    paraphrase,
+)
+from rods_jax.host.synthesis.reading import Reading
+from rods_jax.host.synthesis.records import STAGES, Rejection, Report
+from rods_jax.host.synthesis.substitute import Writer, complete_messages
+from rods_jax.types import Task, Turn
+
+__all__ = [
+    'STAGES', 'Rejection', 'Report', 'Request', 'heldout_variants',
+    'make_variant', 'run_request',
+]  # pyformat: disable
+
+MOVE_EMPTY_TURN = 0.5  # chance that a miss_* variant is augmented anew
+PROBES = 3  # trials of a slot on its own, before it is used
+_CACHE_SIZE = 1024  # seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """Work for the synthesizer.
+
+  Attributes:
+    epoch: the epoch whose statistics chose the seeds.
+    seeds: the seed tasks.
+    per_seed: variants wanted of each.
+    rng_seed: base of the named random stream.
+    attempts: candidates per variant before the synthesizer gives up.
+    forbidden: content hashes that must not come again.
+    stream: name of the random stream.
+  """
+
+  epoch: int
+  seeds: tuple[Task, ...]
+  per_seed: int
+  rng_seed: int
+  attempts: int = 3
+  forbidden: frozenset[str] = frozenset()
+  stream: str = 'synthesis'
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """A seed, read once: its slots are known to work one by one."""
+
+  reading: Reading
+  writer: Writer
+
+
+def make_variant(
+    seed: Task,
+    rng: np.random.Generator,
+    attempts: int,
+    forbidden: frozenset[str] | set[str] = frozenset(),
+    report: Report | None = None,
+) -> Task | Rejection:
+  """One variant of a seed, or the last attempt's rejection.
+
+  Args:
+    seed: human or generated.
+    rng: consumed; the only source of chance.
+    attempts: candidates to try, at least 1. Later ones exchange less.
+    forbidden: content hashes that count as duplicates.
+    report: counts every attempt, if given.
+  """
+  report = report or Report()
+  result = Rejection('substitute', 'no attempt was made')
+  for attempt in range(attempts):
+    report.attempts += 1
+    result, changed = _attempt(seed, rng, attempt)
+    if isinstance(result, Task):
+      if result.content_hash() in forbidden:
+        result = Rejection('duplicate', 'known already')
+      else:
+        report.accepted += 1
+        report.substituted += changed
+        return result
+    report.reject(result)
+  return result
+
+
+def run_request(request: Request) -> tuple[list[Task], Report]:
+  """All variants of a request: its pure function, without duplicates."""
+  report = Report()
+  known = set(request.forbidden) | {s.content_hash() for s in request.seeds}
+  variants = []
+  for index, seed in enumerate(request.seeds):
+    for copy in range(request.per_seed):
+      rng = rng_lib.host(
+          request.rng_seed, request.stream, request.epoch, index, copy
+      )
+      result = make_variant(seed, rng, request.attempts, known, report)
+      if isinstance(result, Rejection):
+        report.failed_seeds += 1
+        continue
+      known.add(result.content_hash())
+      variants.append(result)
+  return variants, report
+
+
+def heldout_variants(
+    seeds: Sequence[Task], per_seed: int, rng_seed: int
+) -> list[Task]:
+  """The fixed evaluation set, from a random stream that nothing else uses."""
+  request = Request(
+      0, tuple(seeds), per_seed, rng_seed, attempts=6,
+      stream='synthesis/heldout',
+  )  # pyformat: disable
+  return run_request(request)[0]
+
+
+_plans: collections.OrderedDict[str, Plan] = collections.OrderedDict()
+
+
+def plan_of(seed: Task) -> Plan:
+  """The seed's plan; cached by content."""
+  key = seed.content_hash()
+  plan = _plans.get(key)
+  if plan is None:
+    plan = _plans[key] = _make_plan(seed)
+    if len(_plans) > _CACHE_SIZE:
+      _plans.popitem(last=False)
+  return plan
+
+
+def _make_plan(seed: Task) -> Plan:
+  """Keeps the slots that can be exchanged alone; what fails alone stays.
+
+  The probes draw from a stream of their own, so that a plan does not depend
+  on who asks for it first.
+  """
+  reading = Reading(seed)
+  rng = np.random.default_rng(int(seed.content_hash()[:8], 16))
+  kept = []
+  for slot in discover.find_slots(reading):
+    writer = Writer((slot,))
+    for _ in range(PROBES):
+      values = _draw(writer, rng, {0})
+      if values and not isinstance(
+          _execute(reading, writer, values), Rejection
+      ):
+        kept.append(slot)
+        break
+  return Plan(reading, Writer(tuple(kept)))
+
+
+def _attempt(
+    seed: Task, rng: np.random.Generator, attempt: int
+) -> tuple[Task | Rejection, int]:
+  """One candidate through all stages, and how many entities it exchanged."""
+  plan = plan_of(seed)
+  slots = plan.writer.slots
+  chosen = {
+      i for i in range(len(slots)) if attempt < 2 or rng.random() < 0.6
+  }
+  values = _draw(plan.writer, rng, chosen)
+  if not values:
+    return Rejection('substitute', 'nothing to exchange'), 0
+  outcome = _execute(plan.reading, plan.writer, values)
+  if isinstance(outcome, Rejection):
+    return outcome, 0
+  config, executed = outcome
+  variant = _assemble(plan, values, config, executed)
+  if seed.category in augment.CATEGORIES and rng.random() < MOVE_EMPTY_TURN:
+    moved = augment.move(variant, rng)
+    variant = variant if isinstance(moved, Rejection) else moved
+  variant = paraphrase.vary(variant, rng)
+  variant = dataclasses.replace(
+      variant, task_id=f'syn_{variant.content_hash()}', parent=seed.task_id
+  )
+  return critique.review(seed, variant) or variant, len(values)
+
+
+def _draw(
+    writer: Writer, rng: np.random.Generator, chosen: set[int]
+) -> dict[int, Any]:
+  """New values for the chosen slots; no two alike, none the seed has."""
+  taken = {slot.value for slot in writer.slots}
+  values = {}
+  for index, slot in enumerate(writer.slots):
+    if index not in chosen:
+      continue
+    new = entities.sample(slot, rng, taken)
+    if new is None:
+      continue
+    values[index] = new
+    if slot.kind not in ('message', 'state', 'seed'):
+      taken.add(new)
+  return complete_messages(writer, values)
+
+
+def _execute(
+    reading: Reading, writer: Writer, values: dict[int, Any]
+) -> tuple[dict[str, Any], execute.Outcome] | Rejection:
+  config = writer.config(reading.seed.initial_config, values)
+  outcome = execute.run(reading, writer, values, config)
+  if isinstance(outcome, Rejection):
+    return outcome
+  return config, outcome
+
+
+def _assemble(
+    plan: Plan,
+    values: dict[int, Any],
+    config: dict[str, Any],
+    executed: execute.Outcome,
+) -> Task:
+  """The variant as a task; its id is set when nothing changes any more."""
+  seed = plan.reading.seed
+  calls = [[] for _ in seed.turns]
+  for (turn, _), call in zip(plan.reading.calls, executed.calls):
+    calls[turn].append(tool_calls.render(call))
+  turns = tuple(
+      Turn(plan.writer.text(old.user, values), tuple(new), old.new_tools)
+      for old, new in zip(seed.turns, calls)
+  )
+  return dataclasses.replace(seed, initial_config=config, turns=turns)

@@ -1,0 +1,185 @@
+"""Word pools for synthesized tasks, in our own words.
+
+Names carry no meaning for the simulators; they only have to be plausible, easy
+to tell apart and numerous enough that variants of one seed rarely share them.
+Combined pools (modifier x noun) give well over a thousand file stems.
+"""
+
+MODIFIERS = (
+    'autumn', 'spring', 'coastal', 'regional', 'internal', 'draft', 'vendor',
+    'client', 'staff', 'travel', 'harbor', 'garden', 'pilot', 'weekly',
+    'monthly', 'field', 'campus', 'studio', 'launch', 'legacy', 'northern',
+    'southern', 'design', 'payroll', 'safety', 'training', 'branch', 'audit',
+    'winter', 'summer', 'mobile', 'river', 'museum', 'library', 'kitchen',
+)  # pyformat: disable
+
+NOUNS = (
+    'ledger', 'roster', 'outline', 'memo', 'agenda', 'forecast', 'checklist',
+    'inventory', 'survey', 'catalog', 'digest', 'brief', 'journal', 'minutes',
+    'schedule', 'manifest', 'worksheet', 'register', 'overview', 'timeline',
+    'glossary', 'handout', 'invoice', 'itinerary', 'transcript', 'protocol',
+    'estimate', 'charter', 'syllabus', 'snapshot', 'tracker', 'review',
+)  # pyformat: disable
+
+FOLDERS = (
+    'atlas', 'beacon', 'cellar', 'depot', 'gallery', 'harvest', 'hangar',
+    'meadow', 'orchard', 'pantry', 'quarry', 'reserve', 'shelf', 'vault',
+    'annex', 'attic', 'bunker', 'cabinet', 'drawer', 'folio', 'garage',
+    'locker', 'mailroom', 'nursery', 'outbox', 'parlor', 'rack', 'stockroom',
+    'terrace', 'workshop', 'backlog', 'binder', 'bureau', 'canyon', 'chamber',
+    'cottage', 'crate', 'desk', 'dock', 'foundry', 'gateway', 'glade',
+    'hollow', 'junction', 'kiosk', 'lagoon', 'lobby', 'loft', 'mezzanine',
+    'outpost', 'pavilion', 'plaza', 'rotunda', 'satchel', 'shed', 'silo',
+    'storage', 'trunk', 'veranda', 'warehouse', 'wharf', 'yard',
+)  # pyformat: disable
+
+WORDS = (
+    'lantern', 'copper', 'velvet', 'granite', 'saffron', 'willow', 'ember',
+    'falcon', 'marble', 'cobalt', 'juniper', 'cedar', 'amber', 'indigo',
+    'harbor', 'summit', 'breeze', 'cascade', 'prairie', 'zephyr', 'tundra',
+    'orchid', 'pebble', 'raven', 'sierra', 'thistle', 'umber', 'walnut',
+    'yarrow', 'basil', 'clover', 'dahlia', 'fennel', 'ginger', 'hazel',
+    'ivory', 'jasper', 'laurel', 'maple', 'nectar', 'onyx', 'poppy', 'quartz',
+    'russet', 'sorrel', 'topaz', 'violet', 'wren', 'acorn', 'birch',
+)  # pyformat: disable
+
+FEMALE = (
+    'Amelia', 'Bianca', 'Clara', 'Daphne', 'Elena', 'Fiona', 'Greta',
+    'Hannah', 'Ingrid', 'Jasmine', 'Keira', 'Leona', 'Mira', 'Nadia',
+    'Odette', 'Paula', 'Renata', 'Selma', 'Tessa', 'Ursula', 'Vera', 'Wanda',
+    'Yvonne', 'Zelda', 'Aisha', 'Beatrix', 'Celeste', 'Dalia', 'Esther',
+    'Farah', 'Gloria', 'Helena', 'Irene', 'Judith', 'Lydia', 'Miriam',
+)  # pyformat: disable
+
+MALE = (
+    'Arthur', 'Bruno', 'Caleb', 'Dexter', 'Edgar', 'Felix', 'Gavin', 'Hugo',
+    'Ivan', 'Jonas', 'Kurt', 'Leon', 'Marco', 'Nolan', 'Oscar', 'Pavel',
+    'Quentin', 'Rafael', 'Simon', 'Tobias', 'Ulrich', 'Victor', 'Walter',
+    'Xavier', 'Yusuf', 'Zane', 'Anton', 'Boris', 'Cedric', 'Dominic',
+    'Elias', 'Fabian', 'Gregor', 'Harvey', 'Isaac', 'Julian',
+)  # pyformat: disable
+
+LAST = (
+    'Abbott', 'Barlow', 'Castillo', 'Dawson', 'Ellison', 'Farrow', 'Gibson',
+    'Hartley', 'Ingram', 'Jarvis', 'Keller', 'Lawson', 'Mercer', 'Norwood',
+    'Osborne', 'Preston', 'Quimby', 'Ramsey', 'Sawyer', 'Tanner', 'Underhill',
+    'Vaughn', 'Whitaker', 'Yates', 'Zimmer', 'Ashford', 'Bennett', 'Calloway',
+    'Draper', 'Everett', 'Fletcher', 'Granger', 'Holloway', 'Irving',
+)  # pyformat: disable
+
+# Seeds' names whose pronouns a new name has to fit; others fit any pronoun.
+KNOWN_FEMALE = frozenset((
+    'Alice', 'Catherine', 'Emma', 'Emily', 'Jane', 'Julia', 'Lara', 'Sarah',
+    'Eleanor', 'Carlina', 'Josephine', 'Sophia', 'Olivia', 'Anna', 'Mary',
+    'Ava', 'Mia', 'Lily', 'Grace', 'Alicia', 'Diana', 'Theodora',
+))  # pyformat: disable
+KNOWN_MALE = frozenset((
+    'Bob', 'Daniel', 'David', 'Michael', 'John', 'Ethan', 'James', 'Robert',
+    'William', 'Henry', 'Jack', 'Maxwell', 'Tom', 'Charlie', 'Kevin',
+    'Jacob', 'Lucas', 'Peter', 'Oliver', 'Theodore',
+))  # pyformat: disable
+
+# Whole messages, for texts that the rest of the dialogue says nothing about.
+SENTENCES = (
+    'The {noun} is ready for your review.',
+    'Please look over the {noun} before noon.',
+    'The {modifier} team has signed off on the {noun}.',
+    'We moved the {modifier} meeting to next week.',
+    'Thanks for your help with the {noun}.',
+    'A new version of the {modifier} {noun} is available.',
+    'The {noun} still needs two corrections.',
+    'All steps of the {modifier} {noun} are complete.',
+    'Let me know whether the {noun} works for you.',
+    'I have a question about the {modifier} {noun}.',
+)
+
+# Surroundings for a message whose topic has to stay: (before, after).
+DECORATIONS = (
+    ('', ' Thank you.'), ('', ' Talk soon!'), ('Quick update: ', ''),
+    ('Note: ', ''), ('', ' More details to follow.'), ('Hello! ', ''),
+    ('', ' Please keep me posted.'), ('For the record: ', ''),
+    ('', ' Have a good day.'), ('Good news: ', ''), ('Hi all, ', ''),
+    ('', ' Any questions are welcome.'), ('Heads up: ', ''),
+    ('', ' Best regards.'), ('Just so you know: ', ''), ('', ' Cheers!'),
+    ('', ' That is all for now.'), ('Today: ', ''), ('', ' Stay tuned.'),
+)  # pyformat: disable
+
+TITLE_DECORATIONS = (
+    ('', ' - Follow-up'), ('Request: ', ''), ('', ' (Urgent)'),
+    ('', ' Report'), ('New: ', ''), ('', ' Case'), ('', ' - Second Notice'),
+    ('Support: ', ''), ('', ' Inquiry'), ('Action Needed: ', ''),
+)  # pyformat: disable
+
+# Phrases of requests that may stand for one another anywhere in a user turn.
+# Each group is closed: any member may replace any other.
+PARAPHRASES = (
+    ('Could you please', 'Would you please', 'Can you please'),
+    ('Could you', 'Can you', 'Would you'),
+    ('could you', 'can you', 'would you'),
+    ('I need you to', 'I want you to', "I'd like you to"),
+    ("I'd like to", 'I want to', 'I would like to'),
+    ("I'm interested in", 'I am interested in', "I'm keen on"),
+    ('make sure', 'be sure', 'see to it'),
+    ('Subsequently', 'After that', 'Next'),
+    ('Additionally', 'Also', 'On top of that'),
+    ('Furthermore', 'Moreover', 'Besides that'),
+    ('Finally', 'Lastly', 'To finish'),
+    ('kindly', 'please'),
+    ('immediately', 'right away', 'at once'),
+    ('as well', 'too'),
+    ('in order to', 'so as to'),
+    ('utilizing', 'using'),
+)
+
+OPENERS = (
+    'Hi there. ', 'Hello! ', 'Okay, ', 'Good day. ', 'Hey. ', 'Right. ',
+    'Thanks in advance. ', 'One request: ',
+)  # pyformat: disable
+CLOSERS = (
+    ' Thanks!', ' Thank you.', ' I appreciate it.', ' Thanks a lot.',
+    ' Many thanks.', ' That would help me.',
+)  # pyformat: disable
+
+TAG_WORDS = (
+    'Momentum', 'Milestone', 'Teamwork', 'OpenRoad', 'FreshStart', 'Insight',
+    'DailyNotes', 'GoodNews', 'Progress', 'Horizon', 'Highlights', 'Wanderer',
+    'FieldWork', 'BigPicture', 'NextChapter', 'SmallWins', 'Roadside',
+    'WorkLife', 'Discovery', 'Checkpoint', 'Spotlight', 'Voyage', 'Focus',
+    'NewLeaf', 'Headway', 'Takeaways', 'LessonsLearned', 'Outlook',
+)  # pyformat: disable
+
+COMPANIES = {
+    'AAPL': 'Apple', 'GOOG': 'Google', 'TSLA': 'Tesla', 'MSFT': 'Microsoft',
+    'NVDA': 'Nvidia', 'ZETA': 'Zeta Corp', 'ALPH': 'Alpha Tech',
+    'OMEG': 'Omega Industries', 'QUAS': 'Quasar Ltd.',
+    'NEPT': 'Neptune Systems', 'SYNX': 'Synex Solutions', 'AMZN': 'Amazon',
+    'GORI': 'Gorilla',
+}  # pyformat: disable
+FAMOUS_STOCKS = frozenset(('AAPL', 'GOOG', 'TSLA', 'MSFT', 'NVDA', 'AMZN'))
+
+CITIES = (
+    'Rivermist', 'Stonebrook', 'Maplecrest', 'Silverpine', 'Shadowridge',
+    'London', 'Paris', 'Sunset Valley', 'Oakendale', 'Willowbend',
+    'Crescent Hollow', 'Autumnville', 'Pinehaven', 'Greenfield',
+    'San Francisco', 'Los Angeles', 'New York', 'Chicago', 'Boston',
+    'Beijing', 'Hong Kong', 'Rome', 'Tokyo',
+)  # pyformat: disable
+FAMOUS_CITIES = frozenset((
+    'London', 'Paris', 'San Francisco', 'Los Angeles', 'New York', 'Chicago',
+    'Boston', 'Beijing', 'Hong Kong', 'Rome', 'Tokyo',
+))  # pyformat: disable
+CITY_ALIASES = {
+    'New York': ('New York City', 'NYC'),
+    'San Francisco': ('SF',),
+    'Los Angeles': ('LA',),
+}
+
+MONTHS = (
+    'January', 'February', 'March', 'April', 'May', 'June', 'July', 'August',
+    'September', 'October', 'November', 'December',
+)  # pyformat: disable
+
+NUMBER_WORDS = (
+    'zero', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight',
+    'nine', 'ten', 'eleven', 'twelve',
+)  # pyformat: disable

@@ -1,0 +1,72 @@
+"""Records of the synthesizer: rejections, and counts of what was accepted."""
+
+import collections
+import dataclasses
+from typing import Any, Mapping
+
+STAGES = ('substitute', 'execute', 'augment', 'critique', 'duplicate')
+
+
+@dataclasses.dataclass(frozen=True)
+class Rejection:
+  """Why a candidate was dropped.
+
+  Attributes:
+    stage: one of STAGES.
+    reason: one short line.
+  """
+
+  stage: str
+  reason: str
+
+
+@dataclasses.dataclass
+class Report:
+  """Counts of one or more requests; merge adds them up.
+
+  Attributes:
+    attempts: candidates that were begun.
+    accepted: variants that passed all stages.
+    rejected: stage -> candidates dropped there.
+    reasons: 'stage: reason' -> candidates; digits are left out.
+    substituted: exchanged entities, summed over the accepted variants.
+    failed_seeds: requested variants for which no attempt was accepted.
+  """
+
+  attempts: int = 0
+  accepted: int = 0
+  rejected: dict[str, int] = dataclasses.field(
+      default_factory=lambda: dict.fromkeys(STAGES, 0)
+  )
+  reasons: dict[str, int] = dataclasses.field(default_factory=dict)
+  substituted: int = 0
+  failed_seeds: int = 0
+
+  def reject(self, rejection: Rejection) -> None:
+    """Counts one candidate as dropped."""
+    self.rejected[rejection.stage] += 1
+    reason = ''.join(c for c in rejection.reason if not c.isdigit())[:60]
+    key = f'{rejection.stage}: {reason}'
+    self.reasons[key] = self.reasons.get(key, 0) + 1
+
+  def merge(self, other: 'Report') -> 'Report':
+    """The sum of both."""
+    rejected = collections.Counter(self.rejected)
+    rejected.update(other.rejected)
+    reasons = collections.Counter(self.reasons)
+    reasons.update(other.reasons)
+    return Report(
+        self.attempts + other.attempts,
+        self.accepted + other.accepted,
+        dict(rejected),
+        dict(reasons),
+        self.substituted + other.substituted,
+        self.failed_seeds + other.failed_seeds,
+    )
+
+  def to_json(self) -> dict[str, Any]:
+    return dataclasses.asdict(self)
+
+  @classmethod
+  def from_json(cls, data: Mapping[str, Any]) -> 'Report':
+    return cls(**data)
