@@ -19,14 +19,12 @@ processes share.
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import logging
 import os
 import pathlib
 import re
 import shutil
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping
 
 from etils import epath
 import jax
@@ -137,14 +135,14 @@ class Checkpointer:
       _barrier('committed')
     except Exception as e:
       self._clear_leftovers()
-      latest = self.latest_step
-      kept = 'none' if latest is None else f'step {latest}'
+      good = self._good()
+      kept = f'step {_step(good[0])}' if good else 'none'
       raise CheckpointError(
           f'could not save step {step} to {self.directory}: {_one_line(e)}; '
           f'last good checkpoint: {kept}.'
       ) from e
     if jax.process_index() == 0:
-      self._delete_old()
+      self._delete_old(step)
 
   def restore(self, abstract: PyTree) -> Restored | None:
     """The newest checkpoint that can be read, None where there is none.
@@ -190,15 +188,34 @@ class Checkpointer:
     self._unreadable.discard(final)
     shutil.rmtree(replaced, ignore_errors=True)
 
-  def _delete_old(self):
-    """Deletes our checkpoints older than the newest `keep` readable ones."""
-    good = [
+  def _good(self) -> list[pathlib.Path]:
+    """Our checkpoints that were not found unreadable, newest first."""
+    return [
         path
         for path in _committed(self.directory)
         if path not in self._unreadable and file_digests.is_sealed(path)
     ]
-    for path in good[self.keep :]:
-      shutil.rmtree(path, ignore_errors=True)
+
+  def _delete_old(self, saved: int):
+    """Deletes all but the newest `keep`; never the one just saved."""
+    for path in self._good()[self.keep :]:
+      if path.name != str(saved):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def latest_step(folder: pathlib.Path | str) -> int | None:
+  """Step of the newest undamaged checkpoint in `folder`, None without any.
+
+  Raises:
+    CheckpointError: there are checkpoints, but all are damaged.
+  """
+  paths = _committed(pathlib.Path(folder).absolute())
+
+  def read(path):
+    file_digests.verify(path)
+    return _step(path)
+
+  return _first_readable(paths, read, set()) if paths else None
 
 
 def load_params(folder: pathlib.Path | str, abstract: PyTree) -> PyTree:
@@ -219,29 +236,6 @@ def load_params(folder: pathlib.Path | str, abstract: PyTree) -> PyTree:
   with _make_orbax() as orbax:
     read = lambda path: _read(orbax, path, {'params': abstract}, partial=True)
     return _first_readable(paths, read, set()).arrays['params']
-
-
-def fingerprint(config: Any, ignore: Sequence[str] = ()) -> str:
-  """16 hex digits that tell one run's resolved configuration from another's.
-
-  Args:
-    config: an ml_collections.ConfigDict or a mapping of JSON-like values.
-    ignore: dotted names of fields that may change while a run continues.
-
-  Raises:
-    KeyError: a name in `ignore` that the configuration lacks.
-  """
-  to_dict = getattr(config, 'to_dict', None)
-  plain = to_dict() if to_dict else config
-  plain = json.loads(json.dumps(plain, sort_keys=True))
-  for name in ignore:
-    *parents, field = name.split('.')
-    node = plain
-    for parent in parents:
-      node = node[parent]
-    del node[field]
-  text = json.dumps(plain, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 # Reading.

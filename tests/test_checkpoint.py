@@ -1,6 +1,5 @@
 """Tests of saving and restoring: bitwise, all or nothing, on another mesh."""
 
-import json
 import logging
 import os
 import pathlib
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 
@@ -167,12 +165,24 @@ def test_damaged_ones_do_not_count_as_kept(tmp_path):
   assert _restore(tmp_path).step == 2
 
 
+def test_latest_step_is_of_what_load_params_loads(tmp_path):
+  assert checkpoint.latest_step(tmp_path / 'none') is None
+  _save(tmp_path, 1, 2)
+  assert checkpoint.latest_step(tmp_path) == 2
+  _halve(_largest_file(tmp_path / '2'))
+  assert checkpoint.latest_step(tmp_path) == 1
+  params = checkpoint.load_params(tmp_path, _abstract(_arrays()['params']))
+  _assert_bitwise(params, _arrays(1)['params'])
+
+
 def test_nothing_readable_is_an_error(tmp_path):
   """Starting anew without a word would overwrite what could be rescued."""
   _save(tmp_path, 1)
   _halve(_largest_file(tmp_path / '1'))
   with pytest.raises(checkpoint.CheckpointError, match='no checkpoint can be'):
     _restore(tmp_path)
+  with pytest.raises(checkpoint.CheckpointError, match='no checkpoint can be'):
+    checkpoint.latest_step(tmp_path)
 
 
 def _without(arrays):
@@ -409,21 +419,3 @@ def test_folder_that_cannot_be_made(tmp_path):
 def test_keep_is_checked(tmp_path):
   with pytest.raises(ValueError, match='keep_checkpoints must be 1'):
     checkpoint.Checkpointer(tmp_path, keep=0)
-
-
-def test_fingerprint_tells_configurations_apart():
-  config = ml_collections.ConfigDict(
-      {'a': {'rate': 0.1, 'names': ('x', 'y')}, 'epochs': 5}
-  )
-  base = checkpoint.fingerprint(config)
-  as_saved = json.loads(json.dumps(config.to_dict()))
-  assert checkpoint.fingerprint(as_saved) == base and len(base) == 16
-  config.epochs = 6
-  assert checkpoint.fingerprint(config) != base
-  same = checkpoint.fingerprint(config, ignore=['epochs'])
-  config.epochs = 7
-  assert checkpoint.fingerprint(config, ignore=['epochs']) == same
-  config.a.rate = 0.2
-  assert checkpoint.fingerprint(config, ignore=['epochs']) != same
-  with pytest.raises(KeyError):
-    checkpoint.fingerprint(config, ignore=['a.typo'])
