@@ -8,7 +8,7 @@ import collections
 import re
 from typing import Any, Iterator
 
-from rods_jax.host.synthesis import discover_numbers, entities, pools
+from rods_jax.host.synthesis import discover_numbers, entities, places, pools
 from rods_jax.host.synthesis.entities import Form, Slot
 from rods_jax.host.synthesis.reading import Argument, Reading
 
@@ -119,8 +119,11 @@ def _names(reading: Reading) -> Iterator[Slot]:
   for a in reading.arguments:
     if a.param in _FILE_PARAMS and isinstance(a.value, str):
       kinds.setdefault(a.value, _kind_of_new(a))
+  folders = [name for name, kind in kinds.items() if kind == 'folder']
   for name, kind in kinds.items():
-    if kind is None or not re.fullmatch(r'[A-Za-z][\w. \-]*', name):
+    if kind is None or not re.fullmatch(r'\w[\w. \-]*', name):
+      continue
+    if not re.search(r'[A-Za-z]', name) or _named_in_names(reading, name):
       continue
     if _tail_length_matters(reading, name):
       continue
@@ -129,7 +132,7 @@ def _names(reading: Reading) -> Iterator[Slot]:
     joined = '|'.join(f.pattern for f in forms)
     if not visible(reading, joined, uses):
       continue
-    hint = _kept_words(reading, name)
+    hint = _kept_words(reading, name, folders)
     if not uses and (hint or reading.said(joined, len(reading.texts))):
       continue
     yield Slot(kind, name, forms, exact=True, hint=hint)
@@ -142,6 +145,12 @@ def _kind_of_new(a: Argument) -> str | None:
   if a.tool == 'find':
     return None
   return 'file'
+
+
+def _named_in_names(reading: Reading, name: str) -> bool:
+  """Whether the user looks for the word inside other names."""
+  pattern = rf"{re.escape(name)}['\"]? in (?:their|its|the)(?: file)? names?"
+  return reading.said(pattern, len(reading.texts))
 
 
 def _tail_length_matters(reading: Reading, name: str) -> bool:
@@ -181,13 +190,19 @@ def _folder_forms(name: str) -> tuple[Form, ...]:
   )
 
 
-def _kept_words(reading: Reading, name: str) -> tuple[str, ...]:
+def _kept_words(
+    reading: Reading, name: str, folders: list[str]
+) -> tuple[str, ...]:
   """Lower-case words of a name that the dialogue uses on their own."""
   stem = entities.stem_of(name)
   spaced = stem.replace('_', ' ').replace('-', ' ')
   text = ' '.join(reading.texts)
   for form in (name, stem, spaced):
     text = re.sub(re.escape(form), ' ', text, flags=re.IGNORECASE)
+  for folder in folders:
+    if folder != name:
+      for form in _folder_forms(folder):
+        text = re.sub(form.pattern, ' ', text)
   looked_for = [
       a.value.lower() for a in reading.arguments
       if a.tool == 'find' and a.param == 'name' and isinstance(a.value, str)
@@ -214,20 +229,21 @@ def _strings(reading: Reading) -> Iterator[Slot]:
     if kind and isinstance(a.value, str) and a.value.strip():
       groups[a.value, kind].append(a)
   for (value, kind), uses in groups.items():
-    slot = _string_slot(reading, value, kind)
+    slot = _string_slot(reading, value, kind, uses[0].param)
     if slot and all(reading.said(slot.forms[0].pattern, a.turn) for a in uses):
       yield slot
 
 
-def _string_slot(reading: Reading, value: str, kind: str) -> Slot | None:
+def _string_slot(
+    reading: Reading, value: str, kind: str, param: str
+) -> Slot | None:
   if kind in ('message', 'title'):
     if value.replace('.', '').isdigit():
       return None
     pattern = re.escape(value).replace("'", r"\\?'")
-    shape = 'title' if kind == 'title' else 'text'
     topic = _topic(reading, value)
     return Slot('message', value, (Form(pattern, 'user'),), True,
-                hint=(topic, shape))  # pyformat: disable
+                hint=(topic, param))  # pyformat: disable
   if kind in ('tag', 'handle'):
     core = value.lstrip('#@')
     if not core or ' ' in core:
@@ -257,6 +273,8 @@ def _people(reading: Reading) -> Iterator[Slot]:
     for name in sorted(n for n in names if n):
       if not re.fullmatch(r'[A-Z][a-z]+', name):
         continue
+      if reading.said(entities.word(name.lower()), len(reading.texts)):
+        continue  # 'Colleague' is a name to the simulator only.
       pattern = entities.word(name)
       uses = [
           a for a in reading.arguments
@@ -328,7 +346,7 @@ def _dates(reading: Reading) -> Iterator[Slot]:
 
 def _cities(reading: Reading) -> Iterator[Slot]:
   """Cities that the user names; codes and zip codes follow."""
-  codes = entities.airports()
+  codes = places.airports()
   drive = 'VehicleControlAPI' in reading.seed.classes
   for city in pools.CITIES:
     code = codes.get(city)

@@ -248,8 +248,8 @@ def _car(reading: Reading, car: dict, opaque: bool) -> Iterator[Slot]:
         high = min(high, threshold - 1.0)
     limits[key] = (low, high)
   if not opaque:
-    low, high = 1.0, 49.0
-    limits['fuelLevel'] = (low, high)
+    fuel = car.get('fuelLevel', 0.0)
+    limits['fuelLevel'] = (max(1.0, 0.6 * fuel), min(49.0, 1.4 * fuel))
   for key, (low, high) in limits.items():
     value = car.get(key)
     if value is None or value in spoken or not low <= value <= high:

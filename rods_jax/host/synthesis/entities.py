@@ -7,7 +7,6 @@ of a form, so that '$5,000', 'five' and '5000.0' each keep their own look.
 
 import dataclasses
 import datetime
-import functools
 import math
 import re
 import string
@@ -15,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rods_jax.host import bfcl
-from rods_jax.host.synthesis import pools
+from rods_jax.host.synthesis import places, pools
 
 LEFT = r'(?<![A-Za-z0-9_])'
 RIGHT = r'(?![A-Za-z0-9_])'
@@ -38,6 +36,11 @@ class Form:
   pattern: str
   scope: str = 'all'
   style: str = 'same'
+
+  @property
+  def size(self) -> int:
+    """Characters that the pattern takes up in a text, roughly."""
+    return len(re.sub(r'\(\?<?[!=](?:[^()\\]|\\.)*\)', '', self.pattern))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +100,7 @@ def render(slot: Slot, form: Form, new: Any) -> str:
   if style == 'city':
     return new
   if style == 'airport':
-    return airports()[new]
+    return places.airports()[new]
   if style == 'company':
     return pools.COMPANIES[new]
   if style == 'core':
@@ -257,15 +260,16 @@ def _message(slot: Slot, rng: np.random.Generator) -> tuple[str, str, str]:
   """(before, core, after); core '' keeps the text itself.
 
   hint[0]: 'own' where the dialogue is about the text's topic, 'free' where
-  it is not; hint[1]: 'title' or 'text'.
+  it is not; hint[1]: the parameter, which decides the pool.
   """
-  topic, shape = slot.hint
-  pool = pools.TITLE_DECORATIONS if shape == 'title' else pools.DECORATIONS
-  if topic == 'free' and shape == 'text':
-    core = _pick(rng, pools.SENTENCES).format(
+  topic, param = slot.hint
+  if topic == 'free' and param in pools.WHOLE:
+    core = _pick(rng, pools.WHOLE[param]).format(
         noun=_pick(rng, pools.NOUNS), modifier=_pick(rng, pools.MODIFIERS)
     )
     return ('', core, '')
+  title = param == 'title' or (' ' not in slot.value)
+  pool = pools.TITLE_DECORATIONS if title else pools.DECORATIONS
   before, after = _pick(rng, pool)
   return (before, '', after)
 
@@ -284,12 +288,6 @@ def _date(slot: Slot, rng: np.random.Generator) -> str:
     day = datetime.date(year, 1, 1) + datetime.timedelta(int(rng.integers(365)))
     if parity(day.isoformat()) == parity(slot.value):
       return day.isoformat()
-
-
-def _city(slot: Slot, rng: np.random.Generator) -> str:
-  if 'known' in slot.hint and slot.value in pools.FAMOUS_CITIES:
-    return _pick(rng, sorted(pools.FAMOUS_CITIES))
-  return _pick(rng, sorted(zipcodes() if 'drive' in slot.hint else airports()))
 
 
 def _stock(slot: Slot, rng: np.random.Generator) -> str | None:
@@ -347,10 +345,8 @@ def _state(slot: Slot, rng: np.random.Generator) -> float:
   the user makes ("if any tire is under 30") comes out as before.
   """
   low, high = slot.hint
-  decimals = decimals_of(slot.value)
-  step = 10.0**-decimals
-  new = slot.value + step * int(rng.integers(-9, 10))
-  new = round(min(max(new, low), high), decimals)
+  decimals = 0 if isinstance(slot.value, int) else decimals_of(slot.value)
+  new = round(min(max(round(rng.uniform(low, high), decimals), low), high), 3)
   return int(new) if isinstance(slot.value, int) else new
 
 
@@ -365,29 +361,7 @@ def _counter(slot: Slot, rng: np.random.Generator) -> int:
 _SAMPLERS = {
     'file': _file, 'folder': _folder, 'token': _token, 'handle': _handle,
     'tag': _tag, 'person': _person, 'last': _last, 'pattern': _pattern,
-    'message': _message, 'date': _date, 'city': _city, 'stock': _stock,
+    'message': _message, 'date': _date, 'stock': _stock,
     'number': _number, 'id': _id, 'state': _state, 'seed': _seed,
     'counter': _counter,
 }  # pyformat: disable
-
-
-@functools.cache
-def airports() -> dict[str, str]:
-  """City -> airport code, asked of the simulator itself."""
-  api = bfcl.simulator('TravelAPI')()
-  codes = {
-      city: api.get_nearest_airport_by_city(location=city)['nearest_airport']
-      for city in pools.CITIES
-  }
-  return {city: code for city, code in codes.items() if code != 'Unknown'}
-
-
-@functools.cache
-def zipcodes() -> dict[str, str]:
-  """City -> zip code, asked of the simulator itself."""
-  api = bfcl.simulator('VehicleControlAPI')()
-  codes = {
-      city: api.get_zipcode_based_on_city(city=city)['zipcode']
-      for city in pools.CITIES
-  }
-  return {city: code for city, code in codes.items() if code != '00000'}

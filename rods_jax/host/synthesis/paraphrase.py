@@ -12,11 +12,12 @@ from rods_jax.types import Task
 
 CHANCE = 0.5  # per phrase that could be put another way
 FRAME_CHANCE = 0.15  # of an opener or a closer, per turn
-_GROUPS = {phrase: group for group in pools.PARAPHRASES for phrase in group}
 _PHRASE = re.compile(
-    r'\b(?:'
-    + '|'.join(map(re.escape, sorted(_GROUPS, key=len, reverse=True)))
-    + r')\b'
+    r'(?<!\w)(?:'
+    + '|'.join(
+        map(re.escape, sorted(pools.PARAPHRASES, key=len, reverse=True))
+    )
+    + r')(?!\w)'
 )
 NEW_TOOLS_TEXT = (
     'I have updated some more functions you can choose from. What about now?'
@@ -58,7 +59,7 @@ def _vary(text: str, kept: list[str], rng: np.random.Generator) -> str:
     inside = any(a < match.end() and match.start() < b for a, b in spans)
     if inside or rng.random() >= CHANCE:
       return match.group()
-    group = [p for p in _GROUPS[match.group()] if p != match.group()]
+    group = pools.PARAPHRASES[match.group()]
     return group[int(rng.integers(len(group)))]
 
   text = _PHRASE.sub(put, text)

@@ -27,6 +27,8 @@ from rods_jax.host.synthesis import (
     entities,
     execute,
     paraphrase,
+    places,
+    states,
 )
 from rods_jax.host.synthesis.reading import Reading
 from rods_jax.host.synthesis.records import STAGES, Rejection, Report
@@ -72,6 +74,7 @@ class Plan:
 
   reading: Reading
   writer: Writer
+  routes: places.Routes
 
 
 def make_variant(
@@ -156,19 +159,23 @@ def _make_plan(seed: Task) -> Plan:
   The probes draw from a stream of their own, so that a plan does not depend
   on who asks for it first.
   """
-  reading = Reading(seed)
+  reading = Reading(states.complete(seed))
+  routes = places.Routes(reading)
   rng = np.random.default_rng(int(seed.content_hash()[:8], 16))
+  found = discover.find_slots(reading)
+  cities = tuple(slot for slot in found if slot.kind == 'city')
+  groups = [(slot,) for slot in found if slot.kind != 'city']
+  if cities:
+    groups.append(cities)  # Routes tie them together.
   kept = []
-  for slot in discover.find_slots(reading):
-    writer = Writer((slot,))
+  for group in groups:
+    trial = Plan(reading, Writer(group), routes)
     for _ in range(PROBES):
-      values = _draw(writer, rng, {0})
-      if values and not isinstance(
-          _execute(reading, writer, values), Rejection
-      ):
-        kept.append(slot)
+      values = _draw(trial, rng, set(range(len(group))))
+      if values and not isinstance(_execute(trial, values), Rejection):
+        kept += group
         break
-  return Plan(reading, Writer(tuple(kept)))
+  return Plan(reading, Writer(tuple(kept)), routes)
 
 
 def _attempt(
@@ -180,10 +187,10 @@ def _attempt(
   chosen = {
       i for i in range(len(slots)) if attempt < 2 or rng.random() < 0.6
   }
-  values = _draw(plan.writer, rng, chosen)
+  values = _draw(plan, rng, chosen)
   if not values:
     return Rejection('substitute', 'nothing to exchange'), 0
-  outcome = _execute(plan.reading, plan.writer, values)
+  outcome = _execute(plan, values)
   if isinstance(outcome, Rejection):
     return outcome, 0
   config, executed = outcome
@@ -199,28 +206,35 @@ def _attempt(
 
 
 def _draw(
-    writer: Writer, rng: np.random.Generator, chosen: set[int]
+    plan: Plan, rng: np.random.Generator, chosen: set[int]
 ) -> dict[int, Any]:
   """New values for the chosen slots; no two alike, none the seed has."""
-  taken = {slot.value for slot in writer.slots}
+  slots = plan.writer.slots
+  taken = {slot.value for slot in slots}
+  cities = {slots[i].value: i for i in chosen if slots[i].kind == 'city'}
   values = {}
-  for index, slot in enumerate(writer.slots):
-    if index not in chosen:
-      continue
-    new = entities.sample(slot, rng, taken)
+  if cities:
+    pool = {c: places.candidates(c, slots[i].hint) for c, i in cities.items()}
+    new = plan.routes.draw(dict(sorted(pool.items())), rng) or {}
+    values = {cities[old]: city for old, city in new.items()}
+  for index in sorted(chosen):
+    slot = slots[index]
+    new = None if slot.kind == 'city' else entities.sample(slot, rng, taken)
     if new is None:
       continue
     values[index] = new
     if slot.kind not in ('message', 'state', 'seed'):
       taken.add(new)
-  return complete_messages(writer, values)
+  return complete_messages(plan.writer, values)
 
 
 def _execute(
-    reading: Reading, writer: Writer, values: dict[int, Any]
+    plan: Plan, values: dict[int, Any]
 ) -> tuple[dict[str, Any], execute.Outcome] | Rejection:
-  config = writer.config(reading.seed.initial_config, values)
-  outcome = execute.run(reading, writer, values, config)
+  """Writes the new configuration and runs the new calls in it."""
+  reading = plan.reading
+  config = plan.writer.config(reading.seed.initial_config, values)
+  outcome = execute.run(reading, plan.writer, values, config)
   if isinstance(outcome, Rejection):
     return outcome
   return config, outcome

@@ -79,8 +79,8 @@ KNOWN_MALE = frozenset((
     'Jacob', 'Lucas', 'Peter', 'Oliver', 'Theodore',
 ))  # pyformat: disable
 
-# Whole messages, for texts that the rest of the dialogue says nothing about.
-SENTENCES = (
+# Whole texts by parameter, where the dialogue says nothing about their topic.
+_NOTES = (
     'The {noun} is ready for your review.',
     'Please look over the {noun} before noon.',
     'The {modifier} team has signed off on the {noun}.',
@@ -91,7 +91,33 @@ SENTENCES = (
     'All steps of the {modifier} {noun} are complete.',
     'Let me know whether the {noun} works for you.',
     'I have a question about the {modifier} {noun}.',
+    'The {modifier} {noun} arrives on Monday.',
+    'Nobody has looked at the {noun} yet.',
 )
+_REMARKS = (
+    'Well done!', 'Great to see this!', 'Keep it up!', 'What a {modifier} day!',
+    'So glad this worked out.', 'Count me in!', 'Nice work on the {noun}!',
+    'This made my {modifier} week.', 'Love this!', 'Onwards!', 'Bravo!',
+    'Could not agree more.', 'Looking forward to the next {noun}!',
+    'A {modifier} {noun} to remember!', 'Thanks for sharing the {noun}!',
+)  # pyformat: disable
+_RESOLUTIONS = (
+    'Fixed after checking the {modifier} settings.',
+    'Solved by restarting the {noun} service.',
+    'The cause was an outdated {noun}; it has been replaced.',
+    'No further action is needed.',
+    'Handled by the {modifier} team.',
+    'Closed after a test of the {modifier} {noun}.',
+    'Resolved by hand, see the {noun}.',
+    'Confirmed as working again with the {modifier} {noun}.',
+)
+WHOLE = {
+    'message': _NOTES,
+    'content': _NOTES,
+    'description': _NOTES,
+    'comment_content': _REMARKS,
+    'resolution': _RESOLUTIONS,
+}
 
 # Surroundings for a message whose topic has to stay: (before, after).
 DECORATIONS = (
@@ -110,26 +136,29 @@ TITLE_DECORATIONS = (
     ('Support: ', ''), ('', ' Inquiry'), ('Action Needed: ', ''),
 )  # pyformat: disable
 
-# Phrases of requests that may stand for one another anywhere in a user turn.
-# Each group is closed: any member may replace any other.
-PARAPHRASES = (
-    ('Could you please', 'Would you please', 'Can you please'),
-    ('Could you', 'Can you', 'Would you'),
-    ('could you', 'can you', 'would you'),
-    ('I need you to', 'I want you to', "I'd like you to"),
-    ("I'd like to", 'I want to', 'I would like to'),
-    ("I'm interested in", 'I am interested in', "I'm keen on"),
-    ('make sure', 'be sure', 'see to it'),
-    ('Subsequently', 'After that', 'Next'),
-    ('Additionally', 'Also', 'On top of that'),
-    ('Furthermore', 'Moreover', 'Besides that'),
-    ('Finally', 'Lastly', 'To finish'),
-    ('kindly', 'please'),
-    ('immediately', 'right away', 'at once'),
-    ('as well', 'too'),
-    ('in order to', 'so as to'),
-    ('utilizing', 'using'),
-)
+# Phrases of requests, and what may be written in their place.
+PARAPHRASES = {
+    'Could you please': ('Can you please', 'Would you please'),
+    'Could you': ('Can you',),
+    'could you': ('can you',),
+    'I need you to': ('I want you to', "I'd like you to"),
+    "I'd like to": ('I want to', 'I would like to'),
+    "I'm interested in": ("I'm keen on", 'I am interested in'),
+    "I'd appreciate it if you could": ('It would help if you could',),
+    'I would appreciate it if you could': ('It would help if you could',),
+    'make sure': ('be sure',),
+    'Subsequently,': ('After that,', 'Next,'),
+    'Additionally,': ('Also,', 'On top of that,'),
+    'Furthermore,': ('Moreover,', 'Besides that,'),
+    'Finally,': ('Lastly,', 'To finish,'),
+    'Lastly,': ('Finally,', 'To finish,'),
+    'kindly': ('please',),
+    'immediately': ('right away', 'at once'),
+    'in order to': ('so as to',),
+    'utilizing': ('using',),
+    'prior to': ('before',),
+    'retrieve': ('fetch',),
+}
 
 OPENERS = (
     'Hi there. ', 'Hello! ', 'Okay, ', 'Good day. ', 'Hey. ', 'Right. ',

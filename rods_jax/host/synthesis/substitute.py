@@ -9,7 +9,7 @@ import dataclasses
 import re
 from typing import Any, Mapping
 
-from rods_jax.host.synthesis import entities
+from rods_jax.host.synthesis import entities, places
 from rods_jax.host.synthesis.entities import Form, Slot
 from rods_jax.host.synthesis.reading import Argument, is_number, rebuild
 
@@ -32,7 +32,7 @@ class Writer:
     ]
     # Long patterns first: a form that contains another one wins.
     pairs.sort(
-        key=lambda p: (slots[p[0]].kind != 'message', -len(p[1].pattern))
+        key=lambda p: (slots[p[0]].kind != 'message', -p[1].size)
     )
     inner = [p for p in pairs if slots[p[0]].kind != 'message']
     self._inner = _Table(inner)
@@ -65,8 +65,8 @@ class Writer:
       return str(entities_value(self.slots[index], values[index]))
     for index, value in values.items():
       slot = self.slots[index]
-      if slot.kind == 'city' and old == entities.airports().get(slot.value):
-        return entities.airports()[value]
+      if slot.kind == 'city' and old == places.airports().get(slot.value):
+        return places.airports()[value]
     table = self._user if ' ' in old else self._all
     return self._path(table.apply(old, self.slots, values), values)
 
