@@ -16,6 +16,7 @@ import markupsafe
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 26, 36
 _MAX_POINTS = 600  # per series; longer ones are thinned
+_MAX_BARS = 150
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,11 +283,16 @@ def stacked_bars(
 ) -> Chart | None:
   """One bar for each label, the first layer at the bottom.
 
-  Negative values are stacked downwards from 0. None without a value.
+  Negative values are stacked downwards from 0. Of more than _MAX_BARS bars
+  every k-th is shown, and the axis says so. None without a value.
   """
   if not any(v for layer in layers for v in layer.values):
     return None
-  columns = list(zip(*(layer.values for layer in layers)))
+  stride = math.ceil(len(labels) / _MAX_BARS)
+  labels = labels[::stride]
+  columns = list(zip(*(layer.values for layer in layers)))[::stride]
+  if stride > 1:
+    x_label = f'{x_label} (one in {stride})'
   top = max(sum(v for v in c if v and v > 0) for c in columns)
   bottom = min(sum(v for v in c if v and v < 0) for c in columns)
   y_ticks = nice_ticks(bottom, top, 5 if height == HEIGHT else 3)
