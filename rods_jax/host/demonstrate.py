@@ -73,3 +73,18 @@ def _needs(call: types.Call, texts: Sequence[str], said: str) -> bool:
   values = [*call.args, *call.kwargs.values()]
   words = {w for value in values for w in _WORD.findall(str(value))}
   return any(len(w) > 1 and w in new and w not in known for w in words)
+
+
+def texts(task: types.Task) -> list[str]:
+  """What a tokenizer should learn from: user text, values, tool results."""
+  episode = env.Episode(task)
+  found = []
+  for turn in task.turns:
+    found.append(turn.user)
+    for text in turn.ground_truth:
+      call = tool_calls.parse_ground_truth(text)
+      values = [*call.args, *call.kwargs.values()]
+      found += [f'{value!r},' for value in values] + [');']
+      found.append(episode.execute([call])[0].text[:500])
+    episode.end_turn()
+  return found

@@ -94,8 +94,6 @@ class _Row:
     self.message: list[int] = []  # sampled since the last assistant header
     self.pending: list[int] = []  # tokens that the generator hasn't got yet
     self.events: list[types.Event] = []
-    self.messages = 0  # finished assistant messages
-    self.rounds = 0  # tool rounds and parse errors of the current turn
     self.forced = False
     self.status: types.Status | None = None
 
@@ -128,7 +126,7 @@ class _Row:
         turn_scores=tuple(e.scores),
         status=self.status,
         policy_version=policy_version,
-        num_rounds=self.messages,
+        num_rounds=e.num_rounds,
         num_calls=e.num_calls,
         num_tool_errors=e.num_tool_errors,
         num_parse_errors=e.num_parse_errors,
@@ -243,7 +241,7 @@ class _Rollout:
     self.end_message(row, text)
     if not calls:
       self.end_turn(row)
-    elif row.rounds >= self.budgets.limits.max_rounds:
+    elif not row.episode.rounds_left:
       self.end_turn(row, forced=True)  # these calls are not executed
     else:
       results = row.episode.execute(calls)
@@ -254,18 +252,16 @@ class _Rollout:
   def end_message(self, row: _Row, text: str) -> None:
     row.log('assistant', text)
     row.message.clear()
-    row.messages += 1
 
   def parse_error(self, row: _Row, text: str, reason: str) -> None:
     self.end_message(row, text)
     row.episode.parse_error(reason)
-    if row.rounds >= self.budgets.limits.max_rounds:
+    if not row.episode.rounds_left:
       self.end_turn(row, forced=True)
     else:
       self.answer(row, [f'Error: {reason}'])
 
   def answer(self, row: _Row, texts: Sequence[str]) -> None:
-    row.rounds += 1
     for text in texts:
       row.log('tool', text)
     row.append(self.fmt.results(texts))
@@ -273,7 +269,6 @@ class _Rollout:
   def end_turn(self, row: _Row, forced: bool = False) -> None:
     row.episode.end_turn(forced=forced)
     row.forced |= forced
-    row.rounds = 0
     if row.episode.done:
       row.pending.clear()
       row.status = (

@@ -1,0 +1,178 @@
+"""Builds the parts of a run from its configuration.
+
+Training, evaluation and the warm start share these, so that they see the same
+split, the same prompts and the same rollout path.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+
+from flax import nnx
+import jax
+import ml_collections
+
+from rods_jax import engine as engine_lib
+from rods_jax import errors
+from rods_jax import rng
+from rods_jax import sharding
+from rods_jax import types
+from rods_jax.device import model
+from rods_jax.host import bfcl
+from rods_jax.host import chat_format
+from rods_jax.host import env
+from rods_jax.host import rollout
+from rods_jax.host import tokenizer as tokenizer_lib
+from rods_jax.host.synthesis import pipeline
+
+ASSETS = pathlib.Path(__file__).parent / 'assets'
+
+
+@dataclasses.dataclass(frozen=True)
+class Tasks:
+  """The tasks of a run.
+
+  Attributes:
+    train: human tasks of the training scenarios.
+    heldout: human tasks of the held-out scenarios; only ever evaluated.
+    seeds: the training tasks that the pool starts from.
+  """
+
+  train: Mapping[str, types.Task]
+  heldout: Mapping[str, types.Task]
+  seeds: Sequence[types.Task]
+
+
+def build_tasks(config: ml_collections.ConfigDict) -> Tasks:
+  """Loads and splits BFCL; tasks with known faults are left out of both."""
+  data = config.data
+  with errors.as_user_error(bfcl.BfclError):
+    tasks = bfcl.load_tasks(tuple(data.categories))
+  faults = bfcl.known_faults()
+  sound = {
+      name: task for name, task in tasks.items()
+      if name not in faults and str(task.scenario) not in faults
+  }
+  train, heldout = bfcl.split(
+      sound, data.split, data.num_train_scenarios, data.split_seed
+  )
+  return Tasks(train, heldout, _seed_tasks(train, data))
+
+
+def _seed_tasks(train, data) -> list[types.Task]:
+  """Whole scenarios, each in all its categories, until there are enough."""
+  order = sorted(train.values(), key=lambda t: (t.scenario, t.task_id))
+  if not data.num_seed_tasks:
+    return order
+  scenarios = sorted({task.scenario for task in order})
+  rng.host(data.split_seed, 'seed_tasks').shuffle(scenarios)
+  rank = {scenario: i for i, scenario in enumerate(scenarios)}
+  order.sort(key=lambda t: (rank[t.scenario], t.task_id))
+  if data.num_seed_tasks > len(order):
+    raise errors.UserError(
+        f'config.data.num_seed_tasks is {data.num_seed_tasks}, but the '
+        f'training scenarios have {len(order)} tasks; 0 takes all.'
+    )
+  return order[: data.num_seed_tasks]
+
+
+def evaluation_tasks(
+    config: ml_collections.ConfigDict, tasks: Tasks
+) -> dict[str, list[types.Task]]:
+  """The two evaluation sets: the same for every rng_seed.
+
+  heldout_variants: variants of the pool's seed tasks that training never
+  sees; heldout_scenarios: human tasks of scenarios that nothing is made from.
+  """
+  seeds, wanted = list(tasks.seeds), config.eval.num_variants
+  per_seed = -(-wanted // len(seeds))
+  variants = pipeline.heldout_variants(
+      seeds, per_seed, config.data.split_seed
+  )
+  random = rng.host(config.data.split_seed, 'heldout_tasks')
+  heldout = sorted(tasks.heldout.values(), key=lambda t: t.task_id)
+  chosen = random.permutation(len(heldout))[: config.eval.num_heldout]
+  # A cut takes every seed once before any seed twice.
+  keep = sorted(random.permutation(len(variants))[:wanted])
+  return {
+      'heldout_variants': [variants[i] for i in keep],
+      'heldout_scenarios': [heldout[i] for i in sorted(chosen)],
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """The policy's static parts.
+
+  Attributes:
+    tokenizer: its tokenizer.
+    fmt: its chat format.
+    config: shape of the decoder.
+    graphdef: static definition, for the functions of device/.
+    mesh: the devices.
+  """
+
+  tokenizer: tokenizer_lib.Tokenizer
+  fmt: chat_format.CompactFormat
+  config: model.ModelConfig
+  graphdef: nnx.GraphDef
+  mesh: jax.sharding.Mesh
+
+
+def build_mesh(config: ml_collections.ConfigDict) -> jax.sharding.Mesh:
+  with errors.as_user_error(ValueError):
+    return sharding.make_mesh(**config.mesh)
+
+
+def build_policy(
+    config: ml_collections.ConfigDict,
+    tokenizer: tokenizer_lib.Tokenizer | None = None,
+) -> Policy:
+  """The policy without its parameters."""
+  tokenizer = tokenizer or tokenizer_lib.Tokenizer.load()
+  fields = config.model.to_dict()
+  del fields['init_from']
+  model_config = model.ModelConfig(vocab_size=tokenizer.vocab_size, **fields)
+  abstract = nnx.eval_shape(
+      lambda: model.Decoder(model_config, nnx.Rngs(params=0))
+  )
+  return Policy(
+      tokenizer=tokenizer,
+      fmt=chat_format.CompactFormat(
+          tokenizer, config.rollout.max_result_tokens
+      ),
+      config=model_config,
+      graphdef=nnx.graphdef(abstract),
+      mesh=build_mesh(config),
+  )
+
+
+def build_engine(
+    config: ml_collections.ConfigDict, policy: Policy
+) -> engine_lib.Engine:
+  r = config.rollout
+  return engine_lib.Engine(
+      policy.graphdef,
+      policy.mesh,
+      policy.config,
+      num_slots=r.num_slots,
+      cache_buckets=tuple(r.cache_buckets),
+      extend_buckets=tuple(r.extend_buckets),
+      extend_rows=r.extend_rows,
+      max_new=r.max_message_tokens,
+      end_id=policy.tokenizer.end_id,
+      pad_id=policy.tokenizer.pad_id,
+  )
+
+
+def build_budgets(config: ml_collections.ConfigDict) -> rollout.Budgets:
+  r = config.rollout
+  return rollout.Budgets(
+      max_message_tokens=r.max_message_tokens,
+      limits=env.Limits(
+          max_rounds=r.max_rounds,
+          call_timeout_s=r.call_timeout_s,
+          max_result_chars=r.max_result_chars,
+      ),
+      refill_below=r.refill_below,
+  )

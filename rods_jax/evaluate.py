@@ -1,0 +1,144 @@
+"""Greedy evaluation through the training rollout path.
+
+Accuracy is BFCL's (every turn right); progress is R_P of the method. Both per
+category, with the number of tasks.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from rods_jax import build
+from rods_jax import rng
+from rods_jax import run
+from rods_jax import terminal
+from rods_jax import types
+from rods_jax import weights
+from rods_jax.host import rollout
+
+Results = dict[str, dict[str, 'Score']]  # split -> category or 'all' -> score
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """Mean accuracy and progress, in [0, 1], over num_tasks tasks."""
+
+  accuracy: float
+  progress: float
+  num_tasks: int
+
+
+def play(
+    config: ml_collections.ConfigDict,
+    policy: build.Policy,
+    engine: Any,
+    params: Any,
+    tasks: Sequence[types.Task],
+) -> list[types.Trajectory]:
+  """One greedy trajectory of each task."""
+  key = rng.device(config.rng_seed, 'evaluate')  # greedy: never drawn from
+  engine.reset(params, key, temperature=1.0, greedy=True)
+  jobs = [rollout.Job(task, 0, uid) for uid, task in enumerate(tasks)]
+  return rollout.rollout(
+      jobs, engine, policy.fmt, build.build_budgets(config)
+  ).trajectories
+
+
+def score(
+    tasks: Sequence[types.Task], trajectories: Sequence[types.Trajectory]
+) -> dict[str, Score]:
+  """Scores per category and over all; a category without tasks is absent."""
+  by_category: dict[str, list[types.Trajectory]] = {}
+  for task, trajectory in zip(tasks, trajectories, strict=True):
+    by_category.setdefault(task.category, []).append(trajectory)
+  by_category = {
+      name: by_category[name]
+      for name in types.CATEGORIES
+      if name in by_category
+  }
+  if trajectories:
+    by_category['all'] = list(trajectories)
+  return {
+      name: Score(
+          accuracy=float(np.mean([t.correct for t in rows])),
+          progress=float(np.mean([t.progress for t in rows])),
+          num_tasks=len(rows),
+      )
+      for name, rows in by_category.items()
+  }
+
+
+def evaluate_tasks(
+    config: ml_collections.ConfigDict,
+    policy: build.Policy,
+    params: Any,
+    splits: Mapping[str, Sequence[types.Task]],
+    engine: Any = None,
+) -> Results:
+  """Scores of every split."""
+  engine = engine or build.build_engine(config, policy)
+  return {
+      split: score(tasks, play(config, policy, engine, params, tasks))
+      for split, tasks in splits.items()
+  }
+
+
+def metrics(results: Results) -> dict[str, float]:
+  """The totals as metrics: eval/<split>_progress and _accuracy."""
+  return {
+      f'eval/{split}_{name}': getattr(scores['all'], name)
+      for split, scores in results.items()
+      if 'all' in scores
+      for name in ('progress', 'accuracy')
+  }
+
+
+def write(workdir: pathlib.Path, step: int, results: Results) -> None:
+  """Writes eval.json."""
+  data = {
+      'step': step,
+      'splits': {
+          split: {name: dataclasses.asdict(s) for name, s in scores.items()}
+          for split, scores in results.items()
+      },
+  }
+  path = workdir / 'eval.json'
+  partial = path.with_suffix('.partial')
+  partial.write_text(json.dumps(data, indent=2) + '\n')
+  partial.replace(path)
+
+
+def table(results: Results) -> str:
+  """The results as an aligned text table."""
+  rows: list[Sequence[Any]] = [
+      ('tasks', 'category', 'number', 'progress', 'accuracy')
+  ]
+  for split, scores in results.items():
+    for name, s in scores.items():
+      rows.append((
+          split, name, s.num_tasks, f'{s.progress:.3f}', f'{s.accuracy:.3f}'
+      ))
+  return terminal.summary_table(rows)
+
+
+def evaluate_run(
+    config: ml_collections.ConfigDict, workdir: pathlib.Path
+) -> int:
+  """--mode=evaluate: the newest checkpoint, or the initial policy."""
+  policy = build.build_policy(config)
+  step, params = run.latest_params(policy, workdir)
+  if params is None:
+    params = weights.initial_params(config, policy)
+  tasks = build.build_tasks(config)
+  results = evaluate_tasks(
+      config, policy, params, build.evaluation_tasks(config, tasks)
+  )
+  workdir.mkdir(parents=True, exist_ok=True)
+  write(workdir, step, results)
+  print(table(results))
+  return 0

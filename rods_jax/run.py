@@ -1,0 +1,172 @@
+"""A run's parts and its state: created fresh or from the last checkpoint."""
+
+import dataclasses
+import pathlib
+import time
+from typing import Any
+
+import jax
+import ml_collections
+
+from rods_jax import build
+from rods_jax import checkpoint
+from rods_jax import errors
+from rods_jax import exchange as exchange_lib
+from rods_jax import metrics as metrics_lib
+from rods_jax import weights
+from rods_jax import workdir as workdir_lib
+from rods_jax.device import update
+from rods_jax.host import boundary
+from rods_jax.host import replay
+from rods_jax.host.synthesis import background
+from rods_jax.host.synthesis import pipeline
+
+
+@dataclasses.dataclass
+class Position:
+  """Where the run stands; part of every checkpoint.
+
+  Attributes:
+    epoch: the current epoch, from 0; num_epochs once the run is complete.
+    batch: rollout batches of this epoch that are done.
+    step: optimizer steps that are done.
+    trajectories: lines of trajectories.jsonl.
+    elapsed_s: seconds of all earlier sittings.
+  """
+
+  epoch: int = 0
+  batch: int = 0
+  step: int = 0
+  trajectories: int = 0
+  elapsed_s: float = 0.0
+
+
+class Run:
+  """All that a run holds; created fresh or from its last checkpoint."""
+
+  def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path):
+    self.begin = time.monotonic()
+    self.config, self.workdir = config, workdir
+    self.tasks = build.build_tasks(config)
+    self.policy = build.build_policy(config)
+    self.engine = build.build_engine(config, self.policy)
+    self.budgets = build.build_budgets(config)
+    self.evaluation = build.evaluation_tasks(config, self.tasks)
+    self.position = Position()
+    self.pending: pipeline.Request | None = None
+    with errors.as_user_error(ValueError):
+      self.pool = replay.Pool(self.tasks.seeds, *pool_configs(config))
+    self.exchange = exchange_lib.Exchange(
+        len(self.tasks.seeds) + config.pool.max_generated
+    )
+    self.timer = metrics_lib.PhaseTimer()
+    self.saver = checkpoint.Checkpointer(
+        workdir / 'checkpoints', config.train.keep_checkpoints
+    )
+    self._build_update()
+    self._restore()
+    self.writer = metrics_lib.MetricsWriter(workdir)
+    self.writer.rewind(self.position.step)
+    self.writer.truncate_jsonl('trajectories', self.position.trajectories)
+    self.synthesis = background.Background(workdir / 'synthesis')
+    if self.pending is not None:
+      self.synthesis.submit(self.pending)
+
+  def _build_update(self) -> None:
+    config, policy = self.config, self.policy
+    grpo = config.grpo
+    optimizer = update.make_optimizer(
+        grpo.learning_rate,
+        grpo.warmup_steps,
+        grpo.grad_clip,
+        grpo.weight_decay,
+    )
+    params = weights.initial_params(config, policy)
+    self.ref_params = None
+    if grpo.kl_coef > 0:  # the update donates params, so this is a copy
+      self.ref_params = jax.tree.map(lambda x: x.copy(), params)
+    self.state = update.init_state(
+        params, optimizer, self.exchange.capacity, policy.mesh
+    )
+    self.update_fn = update.make_update_fn(
+        policy.graphdef,
+        optimizer,
+        update.GrpoConfig(
+            clip_low=grpo.clip_low,
+            clip_high=grpo.clip_high,
+            dual_clip=grpo.dual_clip,
+            kl_coef=grpo.kl_coef,
+            entropy_coef=grpo.entropy_coef,
+            aggregation=grpo.aggregation,
+            normalize_advantage=grpo.normalize_advantage,
+            temperature=config.rollout.temperature,
+        ),
+        state_shardings=jax.tree.map(lambda x: x.sharding, self.state),
+        mesh=policy.mesh,
+    )
+
+  def _restore(self) -> None:
+    abstract = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+        self.state,
+    )
+    with errors.as_user_error(checkpoint.CheckpointError):
+      restored = self.saver.restore(abstract)
+    if restored is None:
+      return
+    self.state = restored.arrays
+    document = restored.document
+    self.position = Position(**document['position'])
+    self.pool = replay.Pool.from_state(
+        document['pool'], *pool_configs(self.config)
+    )
+    if document['pending'] is not None:
+      self.pending = pipeline.Request.from_json(document['pending'])
+
+  def save(self) -> None:
+    """One composite checkpoint; the logs it counts on are written first."""
+    with workdir_lib.writable(self.workdir):
+      self.pool.log.write(self.workdir / 'pool.jsonl')
+    position = dataclasses.replace(self.position, elapsed_s=self.elapsed())
+    pending = None if self.pending is None else self.pending.to_json()
+    document = {
+        'position': dataclasses.asdict(position),
+        'pool': self.pool.state_dict(),
+        'pending': pending,
+    }
+    with errors.as_user_error(checkpoint.CheckpointError):
+      self.saver.save(self.position.step, self.state, document)
+
+  def elapsed(self) -> float:
+    return self.position.elapsed_s + time.monotonic() - self.begin
+
+  def __enter__(self) -> 'Run':
+    return self
+
+  def __exit__(self, *exc_info) -> None:
+    self.synthesis.close()
+    self.writer.close()
+    self.saver.close()
+
+
+def pool_configs(
+    config: ml_collections.ConfigDict,
+) -> tuple[replay.PoolConfig, boundary.BoundaryConfig]:
+  return (
+      replay.PoolConfig(**config.pool),
+      boundary.BoundaryConfig(**config.boundary),
+  )
+
+
+def latest_params(
+    policy: build.Policy, workdir: pathlib.Path
+) -> tuple[int, Any]:
+  """(step, params) of the newest checkpoint, (0, None) without one."""
+  folder = workdir / 'checkpoints'
+  with errors.as_user_error(checkpoint.CheckpointError):
+    step = checkpoint.latest_step(folder)
+    if step is None:
+      return 0, None
+    return step, checkpoint.load_params(
+        folder, weights.abstract_params(policy)
+    )

@@ -1,0 +1,276 @@
+"""The training loop: GRPO with a task pool that co-evolves with the policy.
+
+One epoch:
+  1. The pool's active ids, shuffled, go to the device loop.
+  2. For each batch of tasks: roll out group_size trajectories of each, then
+     update per minibatch of groups; per-task reward statistics are reduced in
+     the same call and stay on the device.
+  3. The exchange brings the statistics to the host, once.
+  4. The pool records them, retires what is mastered or hopeless, takes in the
+     variants that were synthesized meanwhile, and names the next seeds;
+     their synthesis starts in a background process.
+  5. All of it is one checkpoint.
+
+A signal stops the run after a batch, with a checkpoint; the same command goes
+on from there and gives the numbers of a run that never stopped.
+"""
+
+import pathlib
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from rods_jax import errors
+from rods_jax import evaluate
+from rods_jax import records
+from rods_jax import report
+from rods_jax import rng
+from rods_jax import run as run_lib
+from rods_jax import stop as stop_lib
+from rods_jax import terminal
+from rods_jax import types
+from rods_jax import workdir as workdir_lib
+from rods_jax.device import update
+from rods_jax.host import packing
+from rods_jax.host import rollout
+from rods_jax.host.synthesis import pipeline
+
+Metrics = dict[str, Any]
+Groups = list[list[types.Trajectory]]
+
+
+def train(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
+  """Runs or continues a training run; returns the exit status."""
+  workdir_lib.prepare(workdir, config)
+  with stop_lib.StopRequest() as stop, run_lib.Run(config, workdir) as run:
+    complete = loop(run, stop)
+  report.write_report(workdir)
+  if not complete:
+    print(
+        f'Stopped at step {run.position.step} with a checkpoint; the same '
+        'command continues.'
+    )
+    return 128 + stop.signal
+  print(terminal.summary_table(report.summary_rows(workdir)))
+  print(f'Report: {workdir / "report.html"}')
+  return 0
+
+
+def loop(run: run_lib.Run, stop: stop_lib.StopRequest) -> bool:
+  """All epochs that are left; False if a signal stopped them before."""
+  config, position = run.config, run.position
+  num_epochs = config.train.num_epochs
+  if not position.step and config.eval.before:
+    run.writer.write(0, evaluate_policy(run) | run.timer.metrics())
+  with _progress_bar(run) as bar:
+    while position.epoch < num_epochs:
+      ids = epoch_ids(run)
+      batches = _batches(ids, config.rollout.groups_per_batch)
+      for slots in batches[position.batch :]:
+        rows = train_batch(run, ids, slots)
+        position.batch += 1
+        if position.batch == len(batches):
+          rows[-1] |= close_epoch(run, ids)
+          bar.end_epoch(position.epoch)
+          position.epoch, position.batch = position.epoch + 1, 0
+          if position.epoch == num_epochs:
+            rows[-1] |= evaluate_policy(run)
+        _write(run, rows, bar)
+        if stop.signal or _checkpoint_is_due(run):
+          run.save()
+        if stop.signal and position.epoch < num_epochs:
+          return False
+  return True
+
+
+def epoch_ids(run: run_lib.Run) -> np.ndarray:
+  """1. int32 [capacity] ids; the same again when an epoch is resumed."""
+  random = rng.host(run.config.rng_seed, 'order', run.position.epoch)
+  return run.exchange.begin_epoch(run.pool.order(random))
+
+
+def train_batch(
+    run: run_lib.Run, ids: np.ndarray, slots: np.ndarray
+) -> list[Metrics]:
+  """2. Plays the tasks ids[slots] and updates; metrics of each step."""
+  with run.timer.phase('rollout'):
+    result = play(run, ids[slots])
+    run.timer.add('host', result.host_s)
+  size = run.config.rollout.group_size
+  groups = [
+      result.trajectories[i : i + size]
+      for i in range(0, len(result.trajectories), size)
+  ]
+  _keep_trajectories(run, run.pool.task(int(ids[slots[0]])), groups[0])
+  per_step = run.config.grpo.minibatch_groups
+  rows = []
+  for i in range(0, len(groups), per_step):
+    part = groups[i : i + per_step]
+    metrics = update_policy(run, part, slots[i : i + per_step])
+    rows.append(
+        {'train/epoch': run.position.epoch}
+        | records.group_metrics(part)
+        | metrics
+        | run.timer.metrics()
+    )
+  return rows
+
+
+def play(run: run_lib.Run, ids: np.ndarray) -> rollout.Result:
+  """group_size trajectories of each task, group by group."""
+  r, position = run.config.rollout, run.position
+  key = rng.device(run.config.rng_seed, 'sample', position.step)
+  run.engine.reset(run.state.params, key, temperature=r.temperature)
+  jobs = [
+      rollout.Job(run.pool.task(int(i)), sample, k * r.group_size + sample)
+      for k, i in enumerate(ids)
+      for sample in range(r.group_size)
+  ]
+  return rollout.rollout(
+      jobs, run.engine, run.policy.fmt, run.budgets, position.step
+  )
+
+
+def update_policy(
+    run: run_lib.Run, groups: Groups, slots: np.ndarray
+) -> Metrics:
+  """One optimizer step on a minibatch of groups."""
+  grpo = run.config.grpo
+  with run.timer.phase('host'):
+    batch = packing.pack(
+        groups,
+        slots,
+        buckets=tuple(run.config.rollout.cache_buckets),
+        microbatch_rows=grpo.microbatch_rows,
+        group_size=run.config.rollout.group_size,
+        num_groups=grpo.minibatch_groups,
+        skip_flat=grpo.skip_flat_groups,
+        mask_overlong=grpo.mask_overlong,
+        pad_id=run.policy.tokenizer.pad_id,
+    )
+  with run.timer.phase('update'):
+    run.state, metrics = run.update_fn(run.state, run.ref_params, batch)
+    metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
+  run.position.step += 1
+  if metrics['loss/nonfinite_in_row'] >= grpo.max_nonfinite:
+    path = run.workdir / 'nonfinite_batch.npz'
+    np.savez(path, *jax.tree.leaves(batch))
+    raise errors.UserError(
+        f'{grpo.max_nonfinite} updates in a row were not finite; the last '
+        f'batch is in {path}. Lower config.grpo.learning_rate.'
+    )
+  return metrics
+
+
+def close_epoch(run: run_lib.Run, ids: np.ndarray) -> Metrics:
+  """3. and 4. What the epoch taught about the tasks."""
+  epoch, pool = run.position.epoch, run.pool
+  stats = run.exchange.gather(run.state.stats, ids)
+  run.state = update.clear_stats(run.state)
+  pool.record(epoch, stats)
+  zones, variance = pool.partition(), pool.zone_variance()
+  retired = pool.retire(epoch)
+  made, stages = _collect(run)
+  injected = pool.inject(epoch + 1, made)
+  _request(run, epoch)
+  return {
+      **{f'boundary/{zone}': len(found) for zone, found in zones.items()},
+      **{f'boundary/variance_{z}': v for z, v in variance.items()},
+      'pool/size': len(pool),
+      'pool/generated': pool.num_generated,
+      'pool/injected': len(injected),
+      'pool/retired': len(retired),
+      **stages,
+  }
+
+
+def _collect(run: run_lib.Run) -> tuple[list[types.Task], Metrics]:
+  """Variants of the seeds that the epoch before named."""
+  if run.pending is None:
+    return [], {}
+  collected = run.synthesis.collect(run.config.synthesis.timeout_s)
+  if collected is None:  # still running: its variants come next time
+    return [], {}
+  run.pending = None
+  made, stages = collected
+  return made, stages.metrics()
+
+
+def _request(run: run_lib.Run, epoch: int) -> None:
+  """Names the next seeds and starts their synthesis."""
+  if not run.config.synthesis.enabled or run.pending is not None:
+    return
+  seeds = run.pool.choose_seeds(epoch)
+  if not seeds:
+    return
+  run.pending = pipeline.Request(
+      epoch=epoch,
+      seeds=tuple(run.pool.task(i) for i in seeds),
+      per_seed=max(1, run.pool.injection_cap() // len(seeds)),
+      rng_seed=run.config.rng_seed,
+      attempts=run.config.synthesis.attempts,
+      forbidden=run.pool.hashes(),
+  )
+  run.synthesis.submit(run.pending)
+
+
+def evaluate_policy(run: run_lib.Run) -> Metrics:
+  """Greedy scores of the current policy on both evaluation sets."""
+  with run.timer.phase('evaluate'):
+    results = evaluate.evaluate_tasks(
+        run.config, run.policy, run.state.params, run.evaluation, run.engine
+    )
+  evaluate.write(run.workdir, run.position.step, results)
+  return evaluate.metrics(results)
+
+
+def _batches(ids: np.ndarray, size: int) -> list[np.ndarray]:
+  """Positions of the epoch's tasks in ids; the last batch may be smaller."""
+  slots = np.arange(int((ids >= 0).sum()))
+  return [slots[i : i + size] for i in range(0, len(slots), size)]
+
+
+def _checkpoint_is_due(run: run_lib.Run) -> bool:
+  """At the end of an epoch: every few, and the last."""
+  position, config = run.position, run.config.train
+  return not position.batch and (
+      position.epoch == config.num_epochs
+      or position.epoch % config.checkpoint_every_epochs == 0
+  )
+
+
+def _write(
+    run: run_lib.Run, rows: list[Metrics], bar: terminal.ProgressBar
+) -> None:
+  first = run.position.step - len(rows) + 1
+  for step, row in enumerate(rows, first):
+    with workdir_lib.writable(run.workdir):
+      run.writer.write(step, row)
+    bar.update(step, int(row['train/epoch']), row['reward/mean'])
+
+
+def _progress_bar(run: run_lib.Run) -> terminal.ProgressBar:
+  """Counts the coming epochs' steps with the pool as it is now."""
+  position, config = run.position, run.config
+  per_epoch = -(-len(run.pool) // config.grpo.minibatch_groups)
+  left = config.train.num_epochs - position.epoch
+  return terminal.ProgressBar(
+      position.step + left * per_epoch,
+      config.train.num_epochs,
+      initial_step=position.step,
+  )
+
+
+def _keep_trajectories(
+    run: run_lib.Run, task: types.Task, group: list[types.Trajectory]
+) -> None:
+  """Logs the first group of each batch, for reading."""
+  position = run.position
+  lines = [
+      records.trajectory_record(position.step, position.epoch, task, t)
+      for t in group
+  ]
+  run.writer.append_jsonl('trajectories', lines)
+  position.trajectories += len(lines)

@@ -1,0 +1,104 @@
+"""Parameters on disk: the shipped policy, and where a run starts from."""
+
+from collections.abc import Mapping
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import safetensors
+import safetensors.flax
+
+from rods_jax import build
+from rods_jax import checkpoint
+from rods_jax import errors
+from rods_jax import rng
+from rods_jax import sharding
+from rods_jax.device import model
+
+EMBEDDED = build.ASSETS / 'policy.safetensors'
+
+
+def names(params: Any) -> list[str]:
+  """One dotted name per leaf, in the order of jax.tree.leaves."""
+  flat, _ = jax.tree_util.tree_flatten_with_path(params)
+  return [
+      jax.tree_util.keystr(path, simple=True, separator='.').removesuffix(
+          '.value'
+      )
+      for path, _ in flat
+  ]
+
+
+def save(path: pathlib.Path, params: Any, metadata: Mapping[str, str]) -> None:
+  """Writes bfloat16 tensors: half the size, and RL starts from any of both."""
+  leaves = [jnp.asarray(x, jnp.bfloat16) for x in jax.tree.leaves(params)]
+  tensors = dict(zip(names(params), leaves, strict=True))
+  partial = path.with_suffix('.partial')
+  safetensors.flax.save_file(tensors, str(partial), dict(metadata))
+  partial.replace(path)  # an interrupted save leaves the old file
+
+
+def load(path: pathlib.Path, abstract: Any) -> Any:
+  """Float32 parameters in the structure of `abstract`.
+
+  Raises:
+    UserError: the file is unreadable, or a tensor is missing, unknown or of
+      another shape; names it.
+  """
+  try:
+    tensors = safetensors.flax.load_file(str(path))
+  except (OSError, safetensors.SafetensorError) as error:
+    raise errors.UserError(
+        f'Cannot read the policy in {path}: {error}'
+    ) from error
+  wanted = dict(zip(names(abstract), jax.tree.leaves(abstract), strict=True))
+  for name in sorted(wanted.keys() ^ tensors.keys()):
+    where = 'lacks' if name in wanted else 'has an unknown'
+    raise errors.UserError(
+        f'{path} {where} tensor {name}: it was made with another '
+        'config.model; use that one or config.model.init_from=random.'
+    )
+  for name, leaf in wanted.items():
+    if tensors[name].shape != leaf.shape:
+      raise errors.UserError(
+          f'{path} has {name} of shape {tensors[name].shape}, but '
+          f'config.model asks for {leaf.shape}.'
+      )
+  leaves = [tensors[name].astype(jnp.float32) for name in wanted]
+  return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
+
+
+def abstract_params(policy: build.Policy) -> Any:
+  """Shapes, dtypes and shardings of the parameters."""
+  shapes = jax.eval_shape(
+      lambda key: model.create(policy.config, key)[1], jax.random.key(0)
+  )
+  shardings = sharding.param_shardings(shapes, policy.mesh)
+  return jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      shapes,
+      shardings,
+  )
+
+
+def initial_params(
+    config: ml_collections.ConfigDict, policy: build.Policy
+) -> Any:
+  """Parameters as config.model.init_from says, laid out on the mesh."""
+  source = config.model.init_from
+  abstract = abstract_params(policy)
+  if source == 'random':
+    key = rng.device(config.rng_seed, 'init')
+    params = model.create(policy.config, key)[1]
+  elif source == 'embedded':
+    params = load(EMBEDDED, abstract)
+  elif source.endswith('.safetensors'):
+    params = load(pathlib.Path(source), abstract)
+  else:
+    with errors.as_user_error(checkpoint.CheckpointError):
+      return checkpoint.load_params(pathlib.Path(source), abstract)
+  return jax.tree.map(
+      lambda x, a: jax.device_put(x, a.sharding), params, abstract
+  )

@@ -1,0 +1,67 @@
+"""The folder of a run: whose it is, and that it can be written."""
+
+import contextlib
+import json
+import os
+import pathlib
+
+import ml_collections
+
+from rods_jax import errors
+
+# A finished run may be continued for more epochs.
+_MAY_DIFFER = {'train.num_epochs'}
+
+
+@contextlib.contextmanager
+def writable(path: pathlib.Path):
+  """Turns an OSError about the folder into one line."""
+  try:
+    yield
+  except OSError as error:
+    raise errors.UserError(
+        f'Cannot write to {path}: {error.strerror}. Choose another folder '
+        'with --workdir, or make room.'
+    ) from error
+
+
+def prepare(workdir: pathlib.Path, config: ml_collections.ConfigDict) -> None:
+  """Creates the folder, or makes sure that it holds this config's run."""
+  path = workdir / 'config.json'
+  text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
+  with writable(workdir):
+    workdir.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+      _check_same(path, json.loads(text))
+    partial = path.with_suffix('.partial')
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def _check_same(path: pathlib.Path, wanted: dict) -> None:
+  try:
+    found = _flat(json.loads(path.read_text()))
+  except ValueError as error:
+    raise errors.UserError(
+        f'{path} is not readable as JSON; delete the folder or choose another '
+        '--workdir.'
+    ) from error
+  wanted = _flat(wanted)
+  for name in sorted(found.keys() | wanted.keys()):
+    if name not in _MAY_DIFFER and found.get(name) != wanted.get(name):
+      raise errors.UserError(
+          f'{path.parent} holds a run with another configuration: {name} is '
+          f'{found.get(name)!r} there and {wanted.get(name)!r} here. Choose '
+          'another --workdir, or delete that folder.'
+      )
+
+
+def _flat(data: dict, prefix: str = '') -> dict:
+  """{'a': {'b': 1}} -> {'a.b': 1}."""
+  flat = {}
+  for name, value in data.items():
+    if isinstance(value, dict):
+      flat.update(_flat(value, f'{prefix}{name}.'))
+    else:
+      flat[prefix + name] = value
+  return flat
