@@ -235,6 +235,19 @@ def test_damaged_data_file(monkeypatch, tmp_path, folder, damage):
   assert name in message and '\n' not in message
 
 
+def test_damaged_docs(monkeypatch, tmp_path):
+  folder = tmp_path / 'data' / 'multi_turn_func_doc'
+  folder.mkdir(parents=True)
+  for path in (bfcl.package_folder() / 'data/multi_turn_func_doc').iterdir():
+    (folder / path.name).write_bytes(path.read_bytes())
+  monkeypatch.setattr(bfcl, 'package_folder', lambda: tmp_path)
+  assert len(bfcl._docs.__wrapped__()) == 8
+  path = folder / 'math_api.json'
+  path.write_bytes(path.read_bytes().replace(b'Add two', b'Add three'))
+  with pytest.raises(bfcl.BfclError, match='multi_turn_func_doc differs from'):
+    bfcl._docs.__wrapped__()
+
+
 def test_requirements_file_is_the_one_the_errors_name():
   text = (ROOT / 'third_party/requirements-no-deps.txt').read_text()
   assert f'bfcl-eval=={bfcl.VERSION}' in text.splitlines()

@@ -64,6 +64,9 @@ _HASHES = {
     ),
 }
 
+# sha256 of the eight documentation files, one after the other.
+_DOCS_HASH = '7d3ca1588976fc7439e4a3d487c4177d64cb49cb9f7079331378246eb7f0c9d3'
+
 
 class BfclError(RuntimeError):
   """bfcl-eval is missing or is not the release this project was built on."""
@@ -113,22 +116,31 @@ def _entries(category: str) -> list[list[dict[str, Any]]]:
   """Questions and ground truths of a category, hashes checked."""
   data = package_folder() / 'data'
   name = f'BFCL_v4_multi_turn_{category}.json'
+  folders = (data, data / 'possible_answer')
   out = []
-  for folder, digest in zip((data, data / 'possible_answer'), _HASHES[category]):
-    try:
-      raw = (folder / name).read_bytes()
-    except OSError as e:
-      raise BfclError(
-          f'bfcl-eval data file {name} cannot be read ({e.strerror}); run: '
-          f'{INSTALL} --force-reinstall'
-      ) from None
-    if hashlib.sha256(raw).hexdigest() != digest:
-      raise BfclError(
-          f'bfcl-eval data file {folder.name}/{name} differs from release '
-          f'{VERSION}; run: {INSTALL} --force-reinstall'
-      )
-    out.append([json.loads(line) for line in raw.decode().splitlines()])
+  for folder, digest in zip(folders, _HASHES[category]):
+    raw = _bytes(folder / name)
+    _check(raw, digest, f'{folder.name}/{name}')
+    out.append([json.loads(line) for line in raw.splitlines()])
   return out
+
+
+def _bytes(path: pathlib.Path) -> bytes:
+  try:
+    return path.read_bytes()
+  except OSError as e:
+    raise BfclError(
+        f'bfcl-eval data file {path.parent.name}/{path.name} cannot be read '
+        f'({e.strerror}); run: {INSTALL} --force-reinstall'
+    ) from None
+
+
+def _check(raw: bytes, digest: str, shown: str) -> None:
+  if hashlib.sha256(raw).hexdigest() != digest:
+    raise BfclError(
+        f'bfcl-eval data file {shown} differs from release {VERSION}; run: '
+        f'{INSTALL} --force-reinstall'
+    )
 
 
 def _task(
@@ -197,11 +209,12 @@ def split(
 @functools.cache
 def _docs() -> Mapping[str, tuple[dict[str, Any], ...]]:
   folder = package_folder() / 'data' / 'multi_turn_func_doc'
-  docs = {}
-  for class_name, module in _MODULES.items():
-    text = (folder / f'{module}.json').read_text(encoding='utf-8')
-    docs[class_name] = tuple(json.loads(line) for line in text.splitlines())
-  return types.MappingProxyType(docs)
+  files = [_bytes(folder / f'{module}.json') for module in _MODULES.values()]
+  _check(b''.join(files), _DOCS_HASH, folder.name)
+  return types.MappingProxyType({
+      class_name: tuple(json.loads(line) for line in raw.splitlines())
+      for class_name, raw in zip(CLASSES, files)
+  })
 
 
 @functools.cache

@@ -130,11 +130,12 @@ def _snapshot(
 ) -> dict[str, dict[str, Any]]:
   """Copies of the public state; what did not change is shared with `last`."""
   out = {}
-  for name, instance in world.instances.items():
-    known = last.get(name)
-    if known is None or rewards.state_difference({name: instance}, {name: known}):
-      known = copy.deepcopy(public_state(instance))
-    out[name] = known
+  live = world.instances
+  for name, instance in live.items():
+    state = last.get(name)
+    if state is None or rewards.state_difference(live, {name: state}):
+      state = copy.deepcopy(public_state(instance))
+    out[name] = state
   return out
 
 
