@@ -16,6 +16,7 @@ import numpy as np
 
 from rods_jax.host.synthesis import places, pools
 
+LONG_TEXT = 170  # characters; a longer text is not decorated
 LEFT = r'(?<![A-Za-z0-9_])'
 RIGHT = r'(?![A-Za-z0-9_])'
 NAME_LEFT = r'(?<![A-Za-z0-9_.\-])'
@@ -263,6 +264,8 @@ def _message(slot: Slot, rng: np.random.Generator) -> tuple[str, str, str]:
   it is not; hint[1]: the parameter, which decides the pool.
   """
   topic, param = slot.hint
+  if len(slot.value) > LONG_TEXT:
+    return ('', '', '')  # Only what it mentions changes.
   if topic == 'free' and param in pools.WHOLE:
     core = _pick(rng, pools.WHOLE[param]).format(
         noun=_pick(rng, pools.NOUNS), modifier=_pick(rng, pools.MODIFIERS)

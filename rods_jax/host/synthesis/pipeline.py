@@ -13,6 +13,7 @@ same variants in any process.
 
 import collections
 import dataclasses
+import functools
 import re
 from typing import Any, Sequence
 
@@ -41,6 +42,7 @@ __all__ = [
 ]  # pyformat: disable
 
 MOVE_EMPTY_TURN = 0.5  # chance that a miss_* variant is augmented anew
+MIN_SPOKEN = 2  # entities in the user's texts that a variant exchanges
 PROBES = 3  # trials of a slot on its own, before it is used
 _CACHE_SIZE = 1024  # seeds
 
@@ -75,6 +77,16 @@ class Plan:
   reading: Reading
   writer: Writer
   routes: places.Routes
+
+  @functools.cached_property
+  def spoken(self) -> frozenset[int]:
+    """Slots that the user's texts show; the others are hidden state."""
+    text = '\n'.join(self.reading.texts)
+    return frozenset(
+        i
+        for i, slot in enumerate(self.writer.slots)
+        if any(re.search(form.pattern, text) for form in slot.forms)
+    )
 
 
 def make_variant(
@@ -142,6 +154,19 @@ def heldout_variants(
 _plans: collections.OrderedDict[str, Plan] = collections.OrderedDict()
 
 
+def augmented(
+    base: Task, category: str, rng: np.random.Generator
+) -> Task | Rejection:
+  """The miss_func or miss_param form of a base task, human or generated."""
+  task = augment.make(base, category, rng)
+  if isinstance(task, Rejection):
+    return task
+  return dataclasses.replace(
+      task, task_id=f'syn_{task.content_hash()}',
+      parent=base.parent or base.task_id,
+  )  # pyformat: disable
+
+
 def plan_of(seed: Task) -> Plan:
   """The seed's plan; cached by content."""
   key = seed.content_hash()
@@ -188,8 +213,9 @@ def _attempt(
       i for i in range(len(slots)) if attempt < 2 or rng.random() < 0.6
   }
   values = _draw(plan, rng, chosen)
-  if not values:
-    return Rejection('substitute', 'nothing to exchange'), 0
+  changed = len(plan.spoken & values.keys())
+  if not values or changed < min(MIN_SPOKEN, len(plan.spoken)):
+    return Rejection('substitute', 'too little to exchange'), 0
   outcome = _execute(plan, values)
   if isinstance(outcome, Rejection):
     return outcome, 0
@@ -202,7 +228,7 @@ def _attempt(
   variant = dataclasses.replace(
       variant, task_id=f'syn_{variant.content_hash()}', parent=seed.task_id
   )
-  return critique.review(seed, variant) or variant, len(values)
+  return critique.review(seed, variant) or variant, changed
 
 
 def _draw(

@@ -29,7 +29,8 @@ class Report:
     accepted: variants that passed all stages.
     rejected: stage -> candidates dropped there.
     reasons: 'stage: reason' -> candidates; digits are left out.
-    substituted: exchanged entities, summed over the accepted variants.
+    substituted: exchanged entities of the users' texts, summed over the
+      accepted variants.
     failed_seeds: requested variants for which no attempt was accepted.
   """
 

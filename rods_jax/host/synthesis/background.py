@@ -1,0 +1,231 @@
+"""Synthesis in a process of its own, while the device trains.
+
+The child is spawned, never imports jax, and answers through a folder: each
+task is a file named by its content, each finished request a small manifest,
+both written under another name first and then renamed. Whatever moment the
+child dies at, the folder holds whole files only, and because a request is a
+pure function of itself, running it again gives the same variants.
+
+A child that dies is replaced once per request; if that one dies too, the
+request runs in this process. Requests finish in the order of submission.
+"""
+
+import collections
+import json
+import logging
+import multiprocessing
+import os
+import pathlib
+import queue
+import signal
+import time
+
+from rods_jax.host.synthesis import pipeline
+from rods_jax.host.synthesis.records import Report
+from rods_jax.types import Task
+
+_POLL_S = 0.02
+_CLOSE_S = 2.0  # for the child to leave by itself
+_SPAWN = multiprocessing.get_context('spawn')
+
+
+class Background:
+  """A queue of synthesis requests and the process that works on it."""
+
+  def __init__(self, folder: str | os.PathLike[str]):
+    """Starts the child.
+
+    Args:
+      folder: receives task files and manifests; made if it is missing.
+    """
+    self._folder = pathlib.Path(folder)
+    self._folder.mkdir(parents=True, exist_ok=True)
+    self._pending: collections.deque[tuple[str, pipeline.Request]] = (
+        collections.deque()
+    )
+    self._count = 0
+    self._restarted: set[str] = set()
+    self._closed = False
+    self._child = None
+    self._queue = None
+    self._start()
+
+  @property
+  def pending(self) -> tuple[pipeline.Request, ...]:
+    """Submitted requests that were not collected, oldest first."""
+    return tuple(request for _, request in self._pending)
+
+  @property
+  def pid(self) -> int | None:
+    """Process id of the child, None without one."""
+    return self._child.pid if self._child else None
+
+  def submit(self, request: pipeline.Request) -> None:
+    """Queues a request; returns at once."""
+    if self._closed:
+      raise RuntimeError('Background synthesis is closed; make a new one.')
+    name = f'request_{os.getpid()}_{self._count:06d}'
+    self._count += 1
+    _manifest(self._folder, name).unlink(missing_ok=True)
+    self._pending.append((name, request))
+    self._queue.put((name, request))
+
+  def collect(self, timeout_s: float) -> tuple[list[Task], Report] | None:
+    """The oldest request's variants and report.
+
+    Args:
+      timeout_s: how long to wait for them.
+
+    Returns:
+      None when nothing was submitted or the time ran out.
+    """
+    if not self._pending:
+      return None
+    name, request = self._pending[0]
+    deadline = time.monotonic() + timeout_s
+    while True:
+      result = _read(self._folder, name)
+      if result is None and not self._alive():
+        # The child may have finished between the two looks.
+        result = _read(self._folder, name) or self._recover(name, request)
+      if result is not None:
+        self._pending.popleft()
+        return result
+      if time.monotonic() >= deadline:
+        return None
+      time.sleep(_POLL_S)
+
+  def close(self) -> None:
+    """Ends the child and reaps it; what is pending stays in `pending`."""
+    self._closed = True
+    self._stop()
+
+  def __enter__(self) -> 'Background':
+    return self
+
+  def __exit__(self, *exc) -> None:
+    self.close()
+
+  def _alive(self) -> bool:
+    return self._child is not None and self._child.is_alive()
+
+  def _start(self) -> None:
+    self._queue = _SPAWN.Queue()
+    self._child = _SPAWN.Process(
+        target=_work,
+        args=(self._queue, str(self._folder), os.getpid()),
+        name='synthesis',
+        daemon=True,
+    )
+    self._child.start()
+    for item in self._pending:
+      self._queue.put(item)
+
+  def _recover(
+      self, name: str, request: pipeline.Request
+  ) -> tuple[list[Task], Report] | None:
+    """A fresh child, once per request; then the work is done here."""
+    if self._closed:
+      return None
+    code = self._child.exitcode if self._child else None
+    self._stop()
+    again = name not in self._restarted
+    if again:
+      self._restarted.add(name)
+      logging.warning(
+          'The synthesis process ended (exit code %s); starting it again.', code
+      )
+    else:
+      logging.warning(
+          'The synthesis process ended twice (exit code %s) in one request; '
+          'running the request in the main process.', code,
+      )  # pyformat: disable
+      _run(self._folder, name, request)
+    self._start()
+    return None if again else _read(self._folder, name)
+
+  def _stop(self) -> None:
+    """Ends and reaps the child, politely first. Safe to repeat."""
+    child, self._child = self._child, None
+    tasks, self._queue = self._queue, None
+    if tasks is not None:
+      try:
+        if child is not None and child.is_alive():
+          tasks.put(None)
+      except (OSError, ValueError):
+        pass  # A broken pipe: the child is gone already.
+    if child is not None:
+      child.join(_CLOSE_S)
+      if child.is_alive():
+        child.kill()
+        child.join()
+      child.close()
+    if tasks is not None:
+      # A dead child reads nothing, so its queue must not be flushed.
+      tasks.cancel_join_thread()
+      tasks.close()
+
+
+def _work(tasks, folder: str, parent: int) -> None:
+  """The child: requests until None, or until the parent is gone."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's.
+  os.nice(5)  # Training comes first.
+  while True:
+    try:
+      item = tasks.get(timeout=1.0)
+    except queue.Empty:
+      if os.getppid() != parent:
+        return
+      continue
+    except (EOFError, OSError):
+      return
+    if item is None:
+      return
+    _run(pathlib.Path(folder), *item)
+
+
+def _run(folder: pathlib.Path, name: str, request: pipeline.Request) -> None:
+  """Executes a request and publishes its files, the manifest last."""
+  variants, report = pipeline.run_request(request)
+  for task in variants:
+    path = _task_file(folder, task.task_id)
+    if not path.exists():
+      _publish(path, task.to_json())
+  manifest = {
+      'tasks': [task.task_id for task in variants],
+      'report': report.to_json(),
+  }
+  _publish(_manifest(folder, name), manifest)
+
+
+def _publish(path: pathlib.Path, data) -> None:
+  """Writes JSON so that the path holds all of it or does not exist."""
+  partial = path.with_name(f'.{path.name}.{os.getpid()}.partial')
+  with open(partial, 'w', encoding='utf-8') as f:
+    json.dump(data, f)
+    f.flush()
+    os.fsync(f.fileno())
+  os.replace(partial, path)
+
+
+def _task_file(folder: pathlib.Path, task_id: str) -> pathlib.Path:
+  return folder / f'{task_id}.json'
+
+
+def _manifest(folder: pathlib.Path, name: str) -> pathlib.Path:
+  return folder / f'{name}.manifest.json'
+
+
+def _read(
+    folder: pathlib.Path, name: str
+) -> tuple[list[Task], Report] | None:
+  """A finished request's result, None while it is not finished."""
+  try:
+    manifest = json.loads(_manifest(folder, name).read_text('utf-8'))
+  except FileNotFoundError:
+    return None
+  tasks = [
+      Task.from_json(json.loads(_task_file(folder, i).read_text('utf-8')))
+      for i in manifest['tasks']
+  ]
+  return tasks, Report.from_json(manifest['report'])
