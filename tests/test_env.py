@@ -101,13 +101,13 @@ def test_long_results_are_cut_visibly_and_scored_whole():
 
 def test_a_hanging_call_is_stopped_and_ends_the_episode():
   task = make('GorillaFileSystem', truths=((), ('pwd()',)))
-  episode = env.Episode(task, env.Limits(call_timeout_s=0.1))
+  episode = env.Episode(task, env.Limits(call_timeout_s=0.3))
   endless(episode)
   begin = time.perf_counter()
   results = episode.execute(tool_calls.parse('du()\npwd()'))
-  assert time.perf_counter() - begin < 1.0
+  assert time.perf_counter() - begin < 5
   assert results[0] == env.ToolResult(
-      'Error during execution: stopped after 0.1 seconds', False, True
+      'Error during execution: stopped after 0.3 seconds', False, True
   )
   # The simulator may be half changed: nothing runs in it any more.
   assert results[1] == env.ToolResult(
@@ -115,7 +115,7 @@ def test_a_hanging_call_is_stopped_and_ends_the_episode():
   )
   assert episode.num_tool_errors == 2
   assert episode.end_turn().reason == 'a tool call timed out'
-  # Turn 1 as such would be right for... nothing: a broken world scores 0.
+  # Nothing after it is scored on its merits either.
   assert episode.end_turn().score == 0
 
 

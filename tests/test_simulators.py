@@ -212,7 +212,7 @@ def test_one_operation_that_nothing_can_stop_is_refused(text, reason):
   """power(9, 200000000) is one C call: no signal gets in for minutes."""
   begin = time.perf_counter()
   result = run(start('MathAPI'), text)
-  assert time.perf_counter() - begin < 0.2
+  assert time.perf_counter() - begin < 2
   assert not result.ok and not result.timeout
   assert result.text.startswith(f'Error during execution: {reason}')
 
@@ -248,7 +248,7 @@ def test_a_hanging_call_is_stopped_on_other_threads_too():
   def work():
     sys.setprofile(None)
     episode = env.Episode(
-        make('GorillaFileSystem'), env.Limits(call_timeout_s=0.1)
+        make('GorillaFileSystem'), env.Limits(call_timeout_s=0.3)
     )
     results.append(run(episode, "cat('a.txt')"))
     endless(episode)
@@ -259,7 +259,7 @@ def test_a_hanging_call_is_stopped_on_other_threads_too():
   begin = time.perf_counter()
   thread.start()
   thread.join(20)
-  assert time.perf_counter() - begin < 3.0
+  assert time.perf_counter() - begin < 10
   assert results[0].ok and results[1].timeout and results[2] is None
 
 
@@ -271,7 +271,7 @@ def test_the_alarm_is_given_back():
   try:
     handler = signal.getsignal(signal.SIGALRM)
     episode = env.Episode(
-        make('GorillaFileSystem'), env.Limits(call_timeout_s=0.1)
+        make('GorillaFileSystem'), env.Limits(call_timeout_s=0.3)
     )
     assert run(episode, "cat('a.txt')").ok
     endless(episode)
@@ -290,18 +290,19 @@ def test_an_alarm_that_a_destructor_swallows_rings_again(monkeypatch):
 
   class Slow:
     def __del__(self):
-      time.sleep(0.3)
+      time.sleep(0.6)
 
   def hang(self, file_name):
     del self, file_name
     Slow()
-    while True:
+    end = time.monotonic() + 5.0
+    while time.monotonic() < end:
       pass
 
   monkeypatch.setattr(bfcl.simulator('GorillaFileSystem'), 'cat', hang)
   monkeypatch.setattr(sys, 'unraisablehook', lambda unraisable: None)
   episode = env.Episode(
-      make('GorillaFileSystem'), env.Limits(call_timeout_s=0.1)
+      make('GorillaFileSystem'), env.Limits(call_timeout_s=0.3)
   )
   assert run(episode, "cat('a')").timeout
 
@@ -316,7 +317,7 @@ def test_an_alarm_at_the_very_end_of_a_call():
   outcomes = set()
   for i in range(3000):
     world = simulators.World(['MathAPI'], {})
-    outcome = world.call(Call('add', (1, 2)), 1e-6 * (1 + i % 60))
+    outcome = world.call(Call('add', (1, 2)), 1e-6 * (1 + i % 200))
     outcomes.add(outcome.timeout)
     assert outcome.timeout or outcome.text == '{"result": 3}'
     assert signal.getsignal(signal.SIGALRM) is handler
@@ -397,7 +398,7 @@ def _calls(draw):
 def test_any_call_gives_a_bounded_result(calls, category):
   task = make(*bfcl.CLASSES, truths=(('pwd()',), ()), category=category)
   before = task.content_hash()
-  episode = env.Episode(task, env.Limits(max_result_chars=1000))
+  episode = env.Episode(task, env.Limits(call_timeout_s=10, max_result_chars=1000))
   results = episode.execute(calls)
   assert len(results) == len(calls)
   for result in results:
