@@ -38,6 +38,7 @@ _BEFORE = (
     'to ', 'from ', 'within ', 'inside ', 'under ', 'and ', 'is ', 'be ',
     'as ', 'open ', 'at ', 'of ', 'new ',
 )  # pyformat: disable
+_ORDER = r'\b(?:first|last|second|third|alphabet\w*)\b'
 _QUOTES = '\'"`\u2018\u2019\u201c\u201d'
 
 
@@ -119,6 +120,7 @@ def _names(reading: Reading) -> Iterator[Slot]:
   for a in reading.arguments:
     if a.param in _FILE_PARAMS and isinstance(a.value, str):
       kinds.setdefault(a.value, _kind_of_new(a))
+  alphabetic = reading.said(r'alphabetically (?:first|last)', len(reading.texts))
   folders = [name for name, kind in kinds.items() if kind == 'folder']
   for name, kind in kinds.items():
     if kind is None or not re.fullmatch(r'\w[\w. \-]*', name):
@@ -130,10 +132,15 @@ def _names(reading: Reading) -> Iterator[Slot]:
     uses = _uses(reading, name)
     forms = _file_forms(name) if kind == 'file' else _folder_forms(name)
     joined = '|'.join(f.pattern for f in forms)
-    if not visible(reading, joined, uses):
+    # 'The first file of the list' names no file: what is not said stays.
+    if not all(reading.said(joined, a.turn) for a in uses):
+      continue
+    if kind == 'file' and alphabetic:
       continue
     hint = _kept_words(reading, name, folders)
     if not uses and (hint or reading.said(joined, len(reading.texts))):
+      continue
+    if not uses and reading.said(_ORDER, len(reading.texts)):
       continue
     yield Slot(kind, name, forms, exact=True, hint=hint)
 
@@ -230,8 +237,18 @@ def _strings(reading: Reading) -> Iterator[Slot]:
       groups[a.value, kind].append(a)
   for (value, kind), uses in groups.items():
     slot = _string_slot(reading, value, kind, uses[0].param)
+    if slot and slot.kind == 'message' and _quoted(reading, value, uses):
+      continue
     if slot and all(reading.said(slot.forms[0].pattern, a.turn) for a in uses):
       yield slot
+
+
+def _quoted(reading: Reading, value: str, uses: list[Argument]) -> bool:
+  """Whether a text repeats what a tool returned; then it is not free."""
+  return any(
+      (a.call, a.path) in reading.sources or reading.in_results(value, a.call)
+      for a in uses
+  )
 
 
 def _string_slot(
@@ -358,7 +375,7 @@ def _cities(reading: Reading) -> Iterator[Slot]:
         a for a in reading.arguments
         if a.value in names or (a.value == code and a.param in _CITY_PARAMS)
     ]  # pyformat: disable
-    if not uses or not visible(reading, said, uses):
+    if not uses or not all(reading.said(said, a.turn) for a in uses):
       continue
     by_name = any(
         a.value == code
@@ -375,11 +392,17 @@ def _stocks(reading: Reading) -> Iterator[Slot]:
   if not market:
     return
   used = {a.value for a in reading.arguments}
-  text = ' '.join((*reading.texts, *reading.results))
-  free = tuple(
+  text = ' '.join(reading.texts)
+  free = [
       s for s in market
-      if s not in used and pools.COMPANIES.get(s, s) not in text
-  )  # pyformat: disable
+      if s not in used and s not in text
+      and pools.COMPANIES.get(s, s) not in text
+  ]  # pyformat: disable
+  listed = ' '.join(
+      result
+      for (_, call), result in zip(reading.calls, reading.results)
+      if call.name == 'get_available_stocks'
+  )
   for symbol in market:
     company = pools.COMPANIES.get(symbol)
     uses = [a for a in reading.arguments if a.value == symbol]
@@ -394,4 +417,6 @@ def _stocks(reading: Reading) -> Iterator[Slot]:
       ]
     said = '|'.join(f.pattern for f in forms)
     if all(reading.said(said, a.turn) for a in uses):
-      yield Slot('stock', symbol, tuple(forms), exact=True, hint=free)
+      # A stock of the sector that the user asked about stays in it.
+      pool = [s for s in free if symbol not in listed or s in listed]
+      yield Slot('stock', symbol, tuple(forms), exact=True, hint=tuple(pool))

@@ -181,7 +181,7 @@ def _all_recognized(masked: list[str], value: float, forms: dict) -> bool:
 
 _QUANTITIES = frozenset((
     'fuel', 'volume', 'shares', 'price', 'money', 'distance', 'list',
-    'operand', 'priority',
+    'operand',
 ))  # pyformat: disable
 
 

@@ -124,7 +124,9 @@ def number_text(value: float, detail: str) -> str:
   return f'{value:{comma}.{decimals}f}'
 
 
-_DAY_SUFFIX = {1: 'st', 2: 'nd', 3: 'rd', 21: 'st', 22: 'nd', 23: 'rd', 31: 'st'}
+_DAY_SUFFIX = {
+    1: 'st', 2: 'nd', 3: 'rd', 21: 'st', 22: 'nd', 23: 'rd', 31: 'st',
+}  # pyformat: disable
 
 
 def date_text(iso: str, template: str) -> str:
@@ -201,26 +203,33 @@ def _folder(slot: Slot, rng: np.random.Generator) -> str:
 
 
 def _token(slot: Slot, rng: np.random.Generator) -> str:
-  """The same shape: digits for digits, letters for letters, marks kept.
+  """The same shape with other digits and letters.
 
-  Leading letters that read like a word ('card_', 'USR', 'token') stay.
+  Words in front or between marks ('card_12', 'access_token_7') stay where
+  there are digits to change; where there are none, the words change.
   """
   value = str(slot.value)
-  start = re.match(r'[A-Za-z]{0,}[_\-]?', value).end()
-  if start == len(value):
-    start = 0
+  if not any(c.isdigit() for c in value):
+    return re.sub(r'[A-Za-z]{3,}', lambda m: _word_like(m[0], rng), value)
+  words = [m.span() for m in re.finditer(r'(?<![0-9])[A-Za-z]+(?=[_-])', value)]
+  words.append(re.match(r'[A-Za-z]*', value).span())
   out = []
   for i, c in enumerate(value):
-    if i < start or not c.isalnum():
+    if not c.isalnum() or any(a <= i < b for a, b in words):
       out.append(c)
     elif c.isdigit():
       # A leading zero would change the length of a number.
-      low = 1 if i == start else 0
+      low = 1 if i == 0 or not value[i - 1].isdigit() else 0
       out.append(str(rng.integers(low, 10)))
     else:
       letters = string.ascii_uppercase if c.isupper() else string.ascii_lowercase
       out.append(_pick(rng, letters))
   return ''.join(out)
+
+
+def _word_like(text: str, rng: np.random.Generator) -> str:
+  new = _pick(rng, pools.WORDS)
+  return new.capitalize() if text[0].isupper() else new
 
 
 def _handle(slot: Slot, rng: np.random.Generator) -> str:

@@ -71,9 +71,47 @@ def run(
       if reason:
         return Rejection(STAGE, f'{call.name}: {reason}')
     structures.append(structure)
+    reason = _turns_over(reading, writer, values, index, structure)
+    if reason:
+      return Rejection(STAGE, f'{call.name}: {reason}')
     out.calls.append(new)
     out.results.append(outcome.text)
   return out
+
+
+_COMPARED = frozenset(('travel_cost_list', 'price', 'distance'))
+
+
+def _turns_over(
+    reading: Reading,
+    writer: Writer,
+    values: Mapping[int, Any],
+    index: int,
+    structure: Any,
+) -> str:
+  """Why a comparison with a number of the dialogue comes out otherwise.
+
+  'Only if it costs at most $2400' has to stay true, or stay false.
+  """
+  if reading.calls[index][1].name not in _ASKING:
+    return ''
+  exchanged = {
+      writer.slots[i].value: v
+      for i, v in values.items()
+      if writer.slots[i].numeric
+  }
+  before = dict(scalars(reading.parsed[index]))
+  for path, new in scalars(structure):
+    old = before.get(path)
+    if not (_COMPARED & set(path)) or not (is_number(old) and is_number(new)):
+      continue
+    for limit in reading.amounts:
+      if (old <= limit) != (new <= exchanged.get(limit, limit)):
+        return f'{path[0]} is on the other side of {limit:g}'
+  return ''
+
+
+_ASKING = frozenset(('get_flight_cost', 'get_stock_info', 'estimate_distance'))
 
 
 def _call(

@@ -20,6 +20,10 @@ from rods_jax.types import Call, Task
 CALL_TIMEOUT_S = 1.0
 TANK_GALLONS = 50.0  # of the simulated car
 _DIGITS = re.compile(r'(?<![\w.])\d[\d,]*(?<=\d)(?:\.\d+)?(?!\w)')
+_AMOUNT = re.compile(
+    r'(?:\$ ?|(?:under|over|above|below|exceed\w*|than|least|most|around|'
+    r'only have|up to) \$?)(\d[\d,]*(?<=\d)(?:\.\d+)?)'
+)
 _MPF = re.compile(r"mpf\('([^']*)'\)")
 
 
@@ -161,6 +165,14 @@ class Reading:
   @functools.cached_property
   def texts(self) -> tuple[str, ...]:
     return tuple(turn.user for turn in self.seed.turns)
+
+  @functools.cached_property
+  def amounts(self) -> frozenset[float]:
+    """Numbers with a currency, or after a word of comparison, in the texts."""
+    text = ' '.join(self.texts)
+    return frozenset(
+        float(match[1].replace(',', '')) for match in _AMOUNT.finditer(text)
+    )
 
   def said(self, pattern: str, turn: int) -> bool:
     """Whether the pattern occurs in the user text of this or an earlier turn."""

@@ -110,7 +110,9 @@ class Writer:
       return str(entities_value(self.slots[index], values[index]))
     if text.isdigit() and self._ids.get(int(text)) in values:
       return str(values[self._ids[int(text)]])
-    return self._all.apply(text, self.slots, values)
+    # Sentences follow the rules of the dialogue that quotes them.
+    table = self._inner if ' ' in text else self._all
+    return table.apply(text, self.slots, values)
 
   def _number(self, argument: Argument, values: Values) -> Any:
     old = argument.value
