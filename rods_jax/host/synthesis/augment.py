@@ -62,7 +62,10 @@ _BLURS = {
     'fuelAmount': (
         r'VALUE(?= (?:gallons|liters))', 'some', 'I want exactly VALUE.',
     ),
-    'liter': (r'(?:around )?VALUE(?= liters)', 'some', 'I want exactly VALUE liters.'),
+    'liter': (
+        r'(?:around )?VALUE(?= liters)', 'some',
+        'I want exactly VALUE liters.',
+    ),
     'budget_limit': (
         r'\$?VALUE(?! \w+ equivalent)', 'a certain amount',
         'The amount is VALUE.',
@@ -74,7 +77,8 @@ _BLURS = {
         r'(?<=comment )VALUE', 'of some kind', 'The comment is VALUE.',
     ),
     'receiver_id': (
-        r'(?:the )?(?:individual with )?(?:(?:user )?(?:id|ID) )VALUE', 'somebody I know',
+        r'(?:the )?(?:individual with )?(?:(?:user )?(?:id|ID) )VALUE',
+        'somebody I know',
         'The user id is VALUE.',
     ),
     'ticket_id': (

@@ -118,7 +118,10 @@ def _slot(
   if not _all_recognized(masked, value, forms):
     return None
   hint = tuple(sorted({(a.tool, a.param) for a in uses}))
-  kind, value = ('id', int(value)) if kind == 'id' else (f'number:{kind}', value)
+  if kind == 'id':
+    value = int(value)
+  else:
+    kind = f'number:{kind}'
   path = _config_path(reading, kind, value)
   return Slot(kind, value, tuple(forms.values()), path=path, hint=hint)
 
@@ -158,7 +161,9 @@ def _words(masked: list[str], value: float, forms: dict) -> int | None:
   return None
 
 
-def _other_numbers(masked: list[str], value: float, uses: list[Argument]) -> bool:
+def _other_numbers(
+    masked: list[str], value: float, uses: list[Argument]
+) -> bool:
   """Whether the turn also says another number, as in 'to end with 40'."""
   return any(
       number != value

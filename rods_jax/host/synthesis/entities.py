@@ -1,4 +1,4 @@
-"""Entities of a dialogue: what may be exchanged, by what, and how it is written.
+"""Entities of a dialogue: what may be exchanged, by what, and how it looks.
 
 A `Slot` is one entity of a seed task with all its written forms. `sample`
 draws another value of the same kind; `render` writes that value in the style
@@ -222,8 +222,8 @@ def _token(slot: Slot, rng: np.random.Generator) -> str:
       low = 1 if i == 0 or not value[i - 1].isdigit() else 0
       out.append(str(rng.integers(low, 10)))
     else:
-      letters = string.ascii_uppercase if c.isupper() else string.ascii_lowercase
-      out.append(_pick(rng, letters))
+      letter = _pick(rng, string.ascii_lowercase)
+      out.append(letter.upper() if c.isupper() else letter)
   return ''.join(out)
 
 
@@ -367,7 +367,8 @@ def _seed(slot: Slot, rng: np.random.Generator) -> int:
 
 
 def _counter(slot: Slot, rng: np.random.Generator) -> int:
-  return int(slot.value + rng.integers(1, 10 ** max(1, len(str(slot.value)) - 1)))
+  span = 10 ** max(1, len(str(slot.value)) - 1)
+  return int(slot.value + rng.integers(1, span))
 
 
 _SAMPLERS = {

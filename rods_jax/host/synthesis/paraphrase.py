@@ -1,4 +1,4 @@
-"""Light paraphrase of what the user says, outside of anything an argument uses."""
+"""Light paraphrase of the user, outside of anything an argument uses."""
 
 import dataclasses
 import re

@@ -15,7 +15,7 @@ import collections
 import dataclasses
 import functools
 import re
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
@@ -38,11 +38,13 @@ from rods_jax.types import Task, Turn
 
 __all__ = [
     'STAGES', 'Rejection', 'Report', 'Request', 'heldout_variants',
-    'make_variant', 'run_request',
+    'is_heldout', 'make_variant', 'run_request',
 ]  # pyformat: disable
 
 MOVE_EMPTY_TURN = 0.5  # chance that a miss_* variant is augmented anew
 MIN_SPOKEN = 2  # entities in the user's texts that a variant exchanges
+HELDOUT_SHARE = 4  # one in so many contents is for evaluation only
+REWORDINGS = 12  # tries to word a variant for its side of that split
 PROBES = 3  # trials of a slot on its own, before it is used
 _CACHE_SIZE = 1024  # seeds
 
@@ -59,6 +61,7 @@ class Request:
     attempts: candidates per variant before the synthesizer gives up.
     forbidden: content hashes that must not come again.
     stream: name of the random stream.
+    heldout: whether the variants are for evaluation, else for training.
   """
 
   epoch: int
@@ -68,6 +71,21 @@ class Request:
   attempts: int = 3
   forbidden: frozenset[str] = frozenset()
   stream: str = 'synthesis'
+  heldout: bool = False
+
+  def to_json(self) -> dict[str, Any]:
+    fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return fields | {
+        'seeds': [seed.to_json() for seed in self.seeds],
+        'forbidden': sorted(self.forbidden),
+    }
+
+  @classmethod
+  def from_json(cls, data: Mapping[str, Any]) -> 'Request':
+    """Inverse of to_json, also after a round trip through JSON text."""
+    seeds = tuple(Task.from_json(seed) for seed in data['seeds'])
+    forbidden = frozenset(data['forbidden'])
+    return cls(**{**data, 'seeds': seeds, 'forbidden': forbidden})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +107,22 @@ class Plan:
     )
 
 
+def is_heldout(task: Task) -> bool:
+  """Whether a variant's content belongs to evaluation.
+
+  The content itself decides, so that no run, warm start or synthesis that
+  keeps to the rule can ever train on a variant that another one evaluates.
+  """
+  return int(task.content_hash(), 16) % HELDOUT_SHARE == 0
+
+
 def make_variant(
     seed: Task,
     rng: np.random.Generator,
     attempts: int,
     forbidden: frozenset[str] | set[str] = frozenset(),
     report: Report | None = None,
+    heldout: bool = False,
 ) -> Task | Rejection:
   """One variant of a seed, or the last attempt's rejection.
 
@@ -104,12 +132,13 @@ def make_variant(
     attempts: candidates to try, at least 1. Later ones exchange less.
     forbidden: content hashes that count as duplicates.
     report: counts every attempt, if given.
+    heldout: the side of the `is_heldout` split to make it for.
   """
   report = report or Report()
   result = Rejection('substitute', 'no attempt was made')
   for attempt in range(attempts):
     report.attempts += 1
-    result, changed = _attempt(seed, rng, attempt)
+    result, changed = _attempt(seed, rng, attempt, heldout)
     if isinstance(result, Task):
       if result.content_hash() in forbidden:
         result = Rejection('duplicate', 'known already')
@@ -131,7 +160,9 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
       rng = rng_lib.host(
           request.rng_seed, request.stream, request.epoch, index, copy
       )
-      result = make_variant(seed, rng, request.attempts, known, report)
+      result = make_variant(
+          seed, rng, request.attempts, known, report, request.heldout
+      )
       if isinstance(result, Rejection):
         report.failed_seeds += 1
         continue
@@ -146,7 +177,7 @@ def heldout_variants(
   """The fixed evaluation set, from a random stream that nothing else uses."""
   request = Request(
       0, tuple(seeds), per_seed, rng_seed, attempts=6,
-      stream='synthesis/heldout',
+      stream='synthesis/heldout', heldout=True,
   )  # pyformat: disable
   return run_request(request)[0]
 
@@ -204,7 +235,7 @@ def _make_plan(seed: Task) -> Plan:
 
 
 def _attempt(
-    seed: Task, rng: np.random.Generator, attempt: int
+    seed: Task, rng: np.random.Generator, attempt: int, heldout: bool
 ) -> tuple[Task | Rejection, int]:
   """One candidate through all stages, and how many entities it exchanged."""
   plan = plan_of(seed)
@@ -224,7 +255,13 @@ def _attempt(
   if seed.category in augment.CATEGORIES and rng.random() < MOVE_EMPTY_TURN:
     moved = augment.move(variant, rng)
     variant = variant if isinstance(moved, Rejection) else moved
-  variant = paraphrase.vary(variant, rng)
+  for _ in range(REWORDINGS):
+    worded = paraphrase.vary(variant, rng)
+    if is_heldout(worded) == heldout:
+      break
+  else:
+    return Rejection('duplicate', 'always on the other side of the split'), 0
+  variant = worded
   variant = dataclasses.replace(
       variant, task_id=f'syn_{variant.content_hash()}', parent=seed.task_id
   )

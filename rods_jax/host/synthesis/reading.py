@@ -175,7 +175,7 @@ class Reading:
     )
 
   def said(self, pattern: str, turn: int) -> bool:
-    """Whether the pattern occurs in the user text of this or an earlier turn."""
+    """Whether the user writes the pattern in this or an earlier turn."""
     regex = re.compile(pattern)
     return any(regex.search(text) for text in self.texts[: turn + 1])
 
@@ -245,7 +245,7 @@ class Reading:
 
 
 def new_world(seed: Task, config: Any) -> simulators.World:
-  """Fresh simulators for a seed, or for a variant with another configuration."""
+  """Fresh simulators for a seed, or a variant with its own configuration."""
   long_context = seed.category == 'long_context'
   return simulators.World(seed.classes, config, long_context)
 

@@ -65,6 +65,20 @@ class Report:
         self.failed_seeds + other.failed_seeds,
     )
 
+  def metrics(self) -> dict[str, int]:
+    """Per stage: synthesis/<stage>_attempts, _accepted and _rejected.
+
+    A candidate reaches the stages in order; each rejects or passes it on.
+    """
+    found, left = {}, self.attempts
+    for stage in STAGES:
+      rejected = self.rejected[stage]
+      found[f'synthesis/{stage}_attempts'] = left
+      found[f'synthesis/{stage}_rejected'] = rejected
+      left -= rejected
+      found[f'synthesis/{stage}_accepted'] = left
+    return found
+
   def to_json(self) -> dict[str, Any]:
     return dataclasses.asdict(self)
 
