@@ -1,10 +1,9 @@
 """The rollout engine: slots with append-only rows and a cache behind them.
 
 Numpy in, numpy out; the only stateful thing on the device side. It keeps each
-slot's row on the host, chooses which compiled program a call needs, and holds
-the cache of exactly one policy version. The programs are those of
-device/generate.py; their number is bounded by
-buckets * (chunk lengths + 2) and readable in `num_programs`.
+slot's row on the host, cuts what is to be prefilled into pieces, and holds the
+cache of exactly one policy version. The programs are those of
+device/generate.py: one decode, one copy, and one extend per piece length.
 """
 
 import dataclasses
@@ -68,8 +67,8 @@ class Engine:
       mesh: of sharding.make_mesh.
       model_config: shape of the decoder.
       num_slots: rows that are decoded together.
-      cache_buckets: context lengths that programs are compiled for, rising;
-        the last one is the most tokens of a row.
+      cache_buckets: context lengths, rising: attention reads up to the next
+        one of them. The last is the most tokens of a row.
       extend_buckets: tokens per prefilled piece, rising.
       extend_rows: pieces per prefill step: a step's cost is
         extend_rows * piece, whatever num_slots is.
@@ -105,7 +104,7 @@ class Engine:
     self._rows = np.full((self.num_slots, self.capacity), self._pad_id, np.int32)
     self._uids = np.zeros(self.num_slots, np.uint32)
     self._started = np.zeros(self.num_slots, bool)
-    self._cache: generate.Cache = [[] for _ in range(self._config.num_layers)]
+    self._cache: generate.Cache | None = None
 
   def _programs(self, graphdef: nnx.GraphDef, end_id: int) -> None:
     """Jits the three programs; shapes and shardings are fixed here alone."""
@@ -142,7 +141,7 @@ class Engine:
     )
     self._copy = jax.jit(
         self._counted(generate.copy),
-        in_shardings=(cache, everywhere, everywhere, everywhere),
+        in_shardings=(cache, *[everywhere] * 4),
         out_shardings=cache,
         donate_argnums=0,
     )
@@ -181,6 +180,7 @@ class Engine:
       )
     self._clear()
     self._params = jax.device_put(params, self._param_shardings)
+    self._cache = self._empty_cache()
     self._sampler = sampling.Sampler(
         key, np.float32(temperature), np.bool_(greedy)
     )
@@ -226,7 +226,6 @@ class Engine:
         for slot, first, last in pieces
         for start in range(first, last, chunk)
     ]
-    num_segments = self._segments(max(last for _, _, last in pieces))
     for begin in range(0, len(lanes), self._max_lanes):
       part = lanes[begin : begin + self._max_lanes]
       tokens = np.full((self._max_lanes, chunk), self._pad_id, np.int32)
@@ -235,9 +234,7 @@ class Engine:
         tokens[lane, :count] = self._rows[slot, start : start + count]
         meta[:, lane] = slot, start, count
       batch = generate.Lanes(tokens, *meta, used=np.int32(len(part)))
-      self._put(
-          self._extend(self._params, self._take(num_segments), batch)
-      )
+      self._cache = self._extend(self._params, self._cache, batch)
 
   def _cheapest_chunk(self, counts: Sequence[int]) -> int:
     """The piece length with the least padded work; the longest of equals."""
@@ -275,9 +272,9 @@ class Engine:
       return  # one token is pending only: nothing is cached
     padded = np.zeros(self.num_slots, np.int32)
     padded[: len(dsts)] = dsts
-    cache = self._take(self._segments(length - 1))
-    self._put(
-        self._copy(cache, np.int32(src), padded, np.int32(len(dsts)))
+    self._cache = self._copy(
+        self._cache, np.int32(src), padded, np.int32(len(dsts)),
+        np.int32(length - 1),
     )
 
   def decode(
@@ -311,12 +308,9 @@ class Engine:
       return {slot: self._append(slot, [], [], False) for slot in budgets}
     pending = self._rows[np.arange(self.num_slots), self.lengths - 1]
     slots = generate.Slots(pending, self.lengths.copy(), limits, self._uids)
-    longest = int((self.lengths + limits - 1)[limits > 0].max())
-    cache, sampled = self._decode(
-        self._params, self._take(self._segments(longest)), slots,
-        self._sampler, np.int32(min_running),
+    self._cache, sampled = self._decode(
+        self._params, self._cache, slots, self._sampler, np.int32(min_running)
     )
-    self._put(cache)
     sampled = jax.device_get(sampled)
     return {
         slot: self._append(
@@ -336,33 +330,24 @@ class Engine:
         np.array(tokens, np.int32), np.array(logprobs, np.float32), finished
     )
 
-  def _segments(self, positions: int) -> int:
-    """How many segments hold this many positions."""
-    return 1 + int(np.searchsorted(self._buckets, positions))
-
-  def _take(self, num_segments: int) -> generate.Cache:
-    """The first segments of every layer, allocated when first needed."""
+  def _empty_cache(self) -> generate.Cache:
+    """Zeros, not leftovers: NaN of a broken policy would outlive its mask."""
     c = self._config
-    edges = (0, *self._buckets)
-    for layer in self._cache:
-      for i in range(len(layer), num_segments):
-        size = edges[i + 1] - edges[i]
-        head = (self.num_slots, c.num_kv_heads)
-        zeros = functools.partial(
-            jnp.zeros, dtype=c.dtype, device=self._cache_sharding
-        )
-        layer.append(
+    head = (self.num_slots, c.num_kv_heads)
+    zeros = functools.partial(
+        jnp.zeros, dtype=c.dtype, device=self._cache_sharding
+    )
+    sizes = np.diff((0, *self._buckets)).tolist()
+    return [
+        [
             generate.Segment(
                 zeros((*head, c.head_dim, size)),
                 zeros((*head, size, c.head_dim)),
             )
-        )
-    return [layer[:num_segments] for layer in self._cache]
-
-  def _put(self, cache: generate.Cache) -> None:
-    """Puts segments back that a program has taken and returned."""
-    for layer, segments in zip(self._cache, cache):
-      layer[: len(segments)] = segments
+            for size in sizes
+        ]
+        for _ in range(c.num_layers)
+    ]
 
   def _check_slot(self, slot: int, started: bool = True) -> None:
     if self._params is None:

@@ -1,10 +1,11 @@
 """Prefill, decoding and copying over slots with a cache that outlives turns.
 
 The cache is a list of layers, each a list of segments: segment i holds the
-positions from bucket i - 1 to bucket i of every slot. A program is given the
-first n segments, as many as its rows need: short contexts don't pay for long
-ones, and nothing is ever reallocated or moved. Separate arrays decode 2 to 2.4
-times faster on CPU than one stacked array.
+positions from bucket i - 1 to bucket i of every slot. Attention reads only the
+segments that its rows reach into, which is decided on the device at each step:
+short contexts don't pay for long ones, nothing is reallocated or moved, and
+one program serves every length. Separate arrays also decode 2 to 2.4 times
+faster on CPU than one stacked array.
 
 A slot's row only grows. The cache holds row[:-1]; `pending` is row[-1], so a
 decode step feeds `pending`, reads its logits, samples, appends. What stands in
@@ -17,6 +18,7 @@ Shapes: B slots, R lanes, C tokens of a chunk, S positions, K kv heads,
 H heads, P head_dim, N most new tokens.
 """
 
+import functools
 from typing import Any, NamedTuple, Sequence
 
 from flax import nnx
@@ -26,7 +28,8 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from rods_jax.device import sampling
 
-_MASKED = -1e30
+_MASKED = -1e30  # finite, so that no difference of two scores is NaN
+_TINY = 1e-30  # keeps a row that sees nothing at 0 instead of NaN
 
 
 class Segment(NamedTuple):
@@ -89,33 +92,113 @@ class Sampled(NamedTuple):
   finished: Bool[Array, 'B']
 
 
+class _Partial(NamedTuple):
+  """Attention over part of the positions, before it is normalized."""
+
+  top: Float[Array, 'R K Q 1']  # greatest score
+  total: Float[Array, 'R K Q 1']  # sum of exp(score - top)
+  out: Float[Array, 'R K Q P']  # values weighted by exp(score - top)
+
+
+def _attend_segment(
+    q: Float[Array, 'R K Q P'],
+    segment: Segment,
+    start: int,
+    last: Int[Array, 'R Q'],
+) -> _Partial:
+  """Attention over the positions of a segment that are at most `last`."""
+  scores = jnp.einsum(
+      'rkqp,rkps->rkqs', q, segment.k, preferred_element_type=jnp.float32
+  )
+  index = start + jnp.arange(segment.k.shape[-1])
+  visible = index <= last[:, None, :, None]
+  scores = jnp.where(visible, scores, _MASKED)
+  top = scores.max(axis=-1, keepdims=True)
+  weights = jnp.where(visible, jnp.exp(scores - top), 0.0)
+  out = jnp.einsum('rkqs,rksp->rkqp', weights.astype(q.dtype), segment.v)
+  return _Partial(
+      top, weights.sum(axis=-1, keepdims=True), out.astype(jnp.float32)
+  )
+
+
+def _attend_where_needed(
+    q: Float[Array, 'R K Q P'],
+    segment: Segment,
+    start: int,
+    last: Int[Array, 'R Q'],
+    slots: Int[Array, 'R'] | None,
+) -> _Partial:
+  """`_attend_segment` at the cost of the rows that reach into the segment.
+
+  None reaches it: nothing is read. Few do: only those rows are. A segment is
+  read at full cost only when more than a quarter of the rows reach it.
+  """
+  num_rows, few = q.shape[0], max(1, q.shape[0] // 4)
+  needed = last.max(axis=1) >= start
+  nothing = _Partial(
+      jnp.full((*q.shape[:3], 1), _MASKED),
+      jnp.zeros((*q.shape[:3], 1)),
+      jnp.zeros(q.shape, jnp.float32),
+  )
+
+  def attend_few():
+    rows = jnp.nonzero(needed, size=few, fill_value=num_rows)[0]
+    clipped = jnp.minimum(rows, num_rows - 1)
+    where = clipped if slots is None else slots[clipped]
+    part = _attend_segment(
+        q[clipped], Segment(segment.k[where], segment.v[where]), start,
+        last[clipped],
+    )
+    # The filling is out of range: dropped.
+    put = lambda base, x: base.at[rows].set(x, mode='drop')
+    return jax.tree.map(put, nothing, part)
+
+  def attend_all():
+    rows = segment
+    if slots is not None:
+      rows = Segment(segment.k[slots], segment.v[slots])
+    return _attend_segment(q, rows, start, last)
+
+  if start == 0:
+    return attend_all()
+  count = needed.sum()
+  choice = (count > 0).astype(jnp.int32) + (count > few)
+  return jax.lax.switch(choice, [lambda: nothing, attend_few, attend_all])
+
+
 def cached_attention(
     q: Float[Array, 'R T H P'],
     segments: Sequence[Segment],
     last: Int[Array, 'R T'],
+    slots: Int[Array, 'R'] | None = None,
 ) -> Float[Array, 'R T H P']:
-  """Attention of queries over the cached positions 0 to `last`, inclusive."""
+  """Attention of queries over the cached positions 0 to `last`, inclusive.
+
+  Args:
+    q: queries.
+    segments: the cache of one layer.
+    last: last visible position; -1 gives zeros.
+    slots: slot of each row; None when row i is slot i.
+
+  Returns:
+    The attention's output; softmax in float32.
+  """
   r, t, h, p = q.shape
-  kv = segments[0].k.shape[1]
-  # [R K T G P]: one matrix per row and kv head.
-  grouped = q.reshape(r, t, kv, h // kv, p).transpose(0, 2, 1, 3, 4) * p**-0.5
-  flat = grouped.reshape(r, kv, t * (h // kv), p)
-  scores = [
-      jnp.einsum('rkqp,rkps->rkqs', flat, s.k,
-                 preferred_element_type=jnp.float32)
-      for s in segments
-  ]
-  scores = jnp.concatenate(scores, axis=-1)
-  visible = jnp.arange(scores.shape[-1]) <= last[:, :, None]
-  visible = jnp.repeat(visible, h // kv, axis=1)[:, None]
-  scores = jnp.where(visible, scores, _MASKED)
-  weights = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
-  out, start = 0, 0
-  for s in segments:
-    stop = start + s.k.shape[-1]
-    out += jnp.einsum('rkqs,rksp->rkqp', weights[..., start:stop], s.v)
-    start = stop
-  out = out.reshape(r, kv, t, h // kv, p).transpose(0, 2, 1, 3, 4)
+  kv, group = segments[0].k.shape[1], h // segments[0].k.shape[1]
+  # [R K T*G P]: one matrix per row and kv head.
+  flat = q.reshape(r, t, kv, group, p).transpose(0, 2, 1, 3, 4) * p**-0.5
+  flat = flat.reshape(r, kv, t * group, p)
+  last = jnp.repeat(last, group, axis=1)
+  parts, start = [], 0
+  for segment in segments:
+    parts.append(_attend_where_needed(flat, segment, start, last, slots))
+    start += segment.k.shape[-1]
+  top = functools.reduce(jnp.maximum, [part.top for part in parts])
+  scales = [jnp.exp(part.top - top) for part in parts]
+  total = sum(s * part.total for s, part in zip(scales, parts))
+  out = sum(s * part.out for s, part in zip(scales, parts))
+  out = (out / jnp.maximum(total, _TINY)).astype(q.dtype)
+  out = out.reshape(r, kv, t, group, p).transpose(0, 2, 1, 3, 4)
   return out.reshape(r, t, h, p)
 
 
@@ -160,7 +243,7 @@ def extend(
   Args:
     graphdef: of model.create.
     params: of model.create.
-    cache: segments that hold at least every position written. Donated.
+    cache: of all slots. Donated.
     lanes: the pieces; R is a multiple of block_rows.
     block_rows: lanes per block.
 
@@ -186,8 +269,7 @@ def extend(
           cache[layer], jnp.repeat(slots, chunk), positions.reshape(-1),
           flat(k), flat(v),
       )
-      rows = [Segment(s.k[slots], s.v[slots]) for s in cache[layer]]
-      return cached_attention(q, rows, positions)
+      return cached_attention(q, cache[layer], positions, slots)
 
     tokens = jnp.where(valid, cut(lanes.tokens), 0)
     decoder.forward(tokens, jnp.maximum(positions, 0), attend)
@@ -227,8 +309,8 @@ def decode(
   Args:
     graphdef: of model.create.
     params: of model.create.
-    cache: segments that hold at least position length + budget - 2 of every
-      running slot. Donated.
+    cache: of all slots; holds position length + budget - 2 of every running
+      slot. Donated.
     slots: state of the B slots.
     sampler: key, temperature, greedy.
     min_running: see above.
@@ -307,18 +389,35 @@ def copy(
     src: Int[Array, ''],
     dsts: Int[Array, 'B'],
     count: Int[Array, ''],
+    length: Int[Array, ''],
 ) -> Cache:
-  """Slots dsts[:count] become copies of slot src in the given segments.
+  """Slots dsts[:count] get the first `length` cached positions of slot src.
 
-  Positions behind the shared length come along; they are never read.
+  Whole segments are copied; what lies behind `length` is never read. The
+  cache is donated.
   """
 
-  def one(i, cache):
-    return jax.tree.map(
-        lambda x: jax.lax.dynamic_update_index_in_dim(
-            x, jax.lax.dynamic_index_in_dim(x, src, keepdims=False), dsts[i], 0
-        ),
-        cache,
+  def copy_array(x):
+    row = jax.lax.dynamic_index_in_dim(x, src, keepdims=False)
+
+    def one(i, x):
+      return jax.lax.dynamic_update_index_in_dim(x, row, dsts[i], 0)
+
+    return one
+
+  def copy_segment(segment, start):
+    ones = [copy_array(x) for x in segment]
+    used = jnp.where(length > start, count, 0)
+    return jax.lax.fori_loop(
+        0, used,
+        lambda i, seg: Segment(*(one(i, x) for one, x in zip(ones, seg))),
+        segment,
     )
 
-  return jax.lax.fori_loop(0, count, one, cache)
+  result = []
+  for segments in cache:
+    edges = [0]
+    for s in segments:
+      edges.append(edges[-1] + s.k.shape[-1])
+    result.append([copy_segment(s, e) for s, e in zip(segments, edges)])
+  return result
