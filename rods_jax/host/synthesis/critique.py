@@ -74,9 +74,9 @@ def _sizes(seed: Task, variant: Task) -> str:
         continue
       if value not in old and len(value) > longest:
         return f'a string of more than {MAX_STRING} characters'
-  biggest = max((_longest_list(c.kwargs) for c in _calls(seed)), default=0)
+  biggest = max((_longest_list(call) for call in _calls(seed)), default=0)
   for call in _calls(variant):
-    if _longest_list(call.kwargs) > max(MAX_LIST, biggest):
+    if _longest_list(call) > max(MAX_LIST, biggest):
       return f'a list of more than {MAX_LIST} items'
   return ''
 
@@ -90,6 +90,10 @@ def _calls(task: Task) -> list[Call]:
 
 
 def _longest_list(value: Any) -> int:
+  """Items of the longest list anywhere in a call's arguments."""
+  if isinstance(value, Call):
+    return max(map(_longest_list, (*value.args, *value.kwargs.values())),
+               default=0)  # pyformat: disable
   if isinstance(value, dict):
     return max(map(_longest_list, value.values()), default=0)
   if isinstance(value, Sequence) and not isinstance(value, str):

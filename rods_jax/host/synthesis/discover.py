@@ -6,7 +6,7 @@ it is needed, so that a variant asks for nothing that its seed did not.
 
 import collections
 import re
-from typing import Any, Iterator
+from typing import Iterator
 
 from rods_jax.host.synthesis import (
     discover_names,
@@ -130,7 +130,17 @@ def _string_slot(
 
 
 def _topic(reading: Reading, value: str) -> str:
-  """'own' where the rest of the dialogue shares a content word with it."""
+  """'own' where the rest of the dialogue depends on what the text says.
+
+  It shares a content word with it, or a call uses a value that stands in it:
+  an annual report 'Q1: $5000' whose mean is asked for later must keep numbers.
+  """
+  if any(c.isdigit() for c in value):
+    return 'own'
+  for a in reading.arguments:
+    text = str(a.value)
+    if len(text) > 2 and text != value and text in value:
+      return 'own'
   rest = ' '.join(reading.texts).replace(value, ' ').lower()
   words = re.findall(r'[a-z]{4,}', value.lower())
   return 'own' if any(w[:6] in rest for w in words) else 'free'

@@ -11,6 +11,7 @@ import dataclasses
 import re
 from typing import Any, Mapping
 
+from rods_jax.host import simulators
 from rods_jax.host.synthesis import entities
 from rods_jax.host.synthesis.reading import (
     CALL_TIMEOUT_S,
@@ -129,7 +130,7 @@ def _call(
     sources = reading.sources.get(key)
     spoken = key in reading.spoken
     if sources and not (spoken and new != value):
-      derived = _derived(argument, sources, structures, world)
+      derived = _derived(reading, argument, sources, structures, world)
       if spoken and derived != value:
         raise KeyError(f'{argument.param} is said and would change')
       return derived
@@ -142,7 +143,11 @@ def _call(
 
 
 def _derived(
-    argument: Argument, sources: list[Source], structures: list[Any], world
+    reading: Reading,
+    argument: Argument,
+    sources: list[Source],
+    structures: list[Any],
+    world: simulators.World,
 ) -> Any:
   """The value at the seed's source in this run, with the argument's type."""
   found = []
@@ -159,7 +164,22 @@ def _derived(
     found = [v for v, s in zip(found, sources) if s.call == latest]
     if any(value != found[0] for value in found):
       raise KeyError(f'{argument.param} has several possible sources')
+  if isinstance(argument.value, str) and is_number(found[0]):
+    return _as_written(reading, sources[0], argument.value, found[0])
   return _typed(found[0], argument.value)
+
+
+def _as_written(
+    reading: Reading, source: Source, text: str, value: float
+) -> str:
+  """A number inside a text argument, as the seed wrote its own number.
+
+  'Just the nearest integer' made '6500' of 6500.0; then 5375.5 is '5376'.
+  """
+  old = at_path(reading.parsed[source.call], source.path)
+  if str(old) == text:
+    return str(value)
+  return entities.number_text(value, str(len(text.partition('.')[2])))
 
 
 def _typed(value: Any, like: Any) -> Any:

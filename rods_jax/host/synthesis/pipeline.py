@@ -188,10 +188,15 @@ _plans: collections.OrderedDict[str, Plan] = collections.OrderedDict()
 def augmented(
     base: Task, category: str, rng: np.random.Generator
 ) -> Task | Rejection:
-  """The miss_func or miss_param form of a base task, human or generated."""
+  """The miss_func or miss_param form of a base task, human or generated.
+
+  For training: forms on the held-out side of the split are rejected.
+  """
   task = augment.make(base, category, rng)
   if isinstance(task, Rejection):
     return task
+  if is_heldout(task):
+    return Rejection('duplicate', 'on the other side of the split')
   return dataclasses.replace(
       task, task_id=f'syn_{task.content_hash()}',
       parent=base.parent or base.task_id,

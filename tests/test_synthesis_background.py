@@ -1,0 +1,191 @@
+"""Synthesis in its own process survives kills and never sees jax."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rods_jax.host import bfcl
+from rods_jax.host.synthesis import background, pipeline
+
+TASKS = bfcl.load_tasks(('base',))
+WAIT_S = 60.0
+
+
+def request(scenarios=(0, 81, 184), per_seed=2, epoch=0):
+  seeds = tuple(TASKS[f'multi_turn_base_{i}'] for i in scenarios)
+  return pipeline.Request(epoch, seeds, per_seed, rng_seed=5)
+
+
+def long_request():
+  """Some seconds of work, so that a signal finds the child in its middle."""
+  return request(range(0, 200, 2), per_seed=12)
+
+
+def wait_until(condition, what):
+  deadline = time.monotonic() + WAIT_S
+  while not condition():
+    assert time.monotonic() < deadline, what
+    time.sleep(0.01)
+
+
+def is_running(pid):
+  """The process exists and is no zombie."""
+  try:
+    with open(f'/proc/{pid}/stat', encoding='utf-8') as f:
+      return f.read().rsplit(')', 1)[1].split()[0] != 'Z'
+  except FileNotFoundError:
+    return False
+
+
+def same(tasks, expected):
+  """Tuples become lists in JSON, so compare what is played and the parent."""
+  return [(t.task_id, t.content_hash(), t.parent) for t in tasks] == [
+      (t.task_id, t.content_hash(), t.parent) for t in expected
+  ]
+
+
+def test_results_equal_those_of_this_process(tmp_path):
+  first, second = request(), request(epoch=1)
+  with background.Background(tmp_path) as work:
+    assert work.collect(0.0) is None
+    work.submit(first)
+    work.submit(second)
+    assert work.pending == (first, second)
+    for expected in (first, second):
+      tasks, report = work.collect(WAIT_S)
+      variants, own = pipeline.run_request(expected)
+      assert same(tasks, variants) and report == own
+    assert work.pending == ()
+    assert work.collect(0.0) is None
+  names = sorted(p.name for p in tmp_path.glob('syn_*.json'))
+  ids = {t.task_id for r in (first, second) for t in pipeline.run_request(r)[0]}
+  assert names == sorted(f'{i}.json' for i in ids)
+  assert not list(tmp_path.glob('.*partial'))
+
+
+def test_a_killed_child_is_replaced_once(tmp_path):
+  """kill -9 in the middle of a request: the same variants, a fresh child."""
+  with background.Background(tmp_path) as work:
+    work.submit(long_request())
+    first = work.pid
+    time.sleep(1.0)
+    os.kill(first, signal.SIGKILL)
+    tasks, _ = work.collect(WAIT_S)
+    assert work.pid != first and not is_running(first)
+  assert same(tasks, pipeline.run_request(long_request())[0])
+
+
+def test_a_second_kill_falls_back_to_this_process(tmp_path, caplog):
+  with background.Background(tmp_path) as work:
+    work.submit(long_request())
+    os.kill(work.pid, signal.SIGKILL)
+    wait_until(lambda: not is_running(work.pid), 'first child lives on')
+    assert work.collect(0.0) is None  # Starts the second child.
+    os.kill(work.pid, signal.SIGKILL)
+    tasks, _ = work.collect(WAIT_S)
+    assert 'running the request in the main process' in caplog.text
+    assert same(tasks, pipeline.run_request(long_request())[0])
+    work.submit(request())  # The third child works on.
+    assert work.collect(WAIT_S) is not None
+
+
+def test_a_kill_between_requests_loses_nothing(tmp_path):
+  with background.Background(tmp_path) as work:
+    work.submit(request())
+    assert work.collect(WAIT_S)
+    os.kill(work.pid, signal.SIGKILL)
+    work.submit(request(epoch=1))
+    tasks, _ = work.collect(WAIT_S)
+  assert same(tasks, pipeline.run_request(request(epoch=1))[0])
+
+
+def test_half_written_files_are_never_read(tmp_path):
+  """A child killed while writing leaves its partial file, nothing else."""
+  (tmp_path / '.syn_0123456789abcdef.json.99.partial').write_text('{"tas')
+  with background.Background(tmp_path) as work:
+    work.submit(request())
+    tasks, _ = work.collect(WAIT_S)
+  for task in tasks:
+    data = json.loads((tmp_path / f'{task.task_id}.json').read_text())
+    assert data['task_id'] == task.task_id
+
+
+def test_close_is_idempotent_and_leaves_no_zombie(tmp_path):
+  work = background.Background(tmp_path)
+  pid = work.pid
+  work.submit(long_request())
+  work.close()
+  work.close()
+  assert work.pid is None and not is_running(pid)
+  assert pid not in [c.pid for c in multiprocessing.active_children()]
+  assert len(work.pending) == 1
+  with pytest.raises(RuntimeError, match='closed'):
+    work.submit(request())
+
+
+def test_close_after_a_kill(tmp_path):
+  work = background.Background(tmp_path)
+  os.kill(work.pid, signal.SIGKILL)
+  work.close()
+  work.close()
+
+
+_SCRIPT = """
+import os, signal, sys, time
+from rods_jax.host import bfcl
+from rods_jax.host.synthesis import background, pipeline
+if __name__ == '__main__':
+  signal.signal(signal.SIGINT, lambda *_: None)
+  task = bfcl.load_tasks(('base',))['multi_turn_base_81']
+  work = background.Background(sys.argv[1])
+  work.submit(pipeline.Request(0, (task,) * 40, 8, 5))
+  time.sleep(2.0)
+  os.killpg(0, signal.SIGINT)
+  tasks, report = work.collect(60.0)
+  print(len(tasks), work.pid, flush=True)
+  work.close()
+"""
+
+
+def test_ctrl_c_is_the_parents_business(tmp_path):
+  """SIGINT reaches the whole process group; the child's work must finish."""
+  script = tmp_path / 'run.py'
+  script.write_text(_SCRIPT)
+  done = subprocess.run(
+      [sys.executable, str(script), str(tmp_path / 'out')],
+      capture_output=True, text=True, timeout=120, start_new_session=True,
+      env={**os.environ, 'PYTHONPATH': os.getcwd()}, check=True,
+  )  # pyformat: disable
+  assert int(done.stdout.split()[0]) > 100
+  assert 'Traceback' not in done.stderr
+
+
+_CHILD = """
+import sys
+from rods_jax.host.synthesis import background
+def probe(queue, folder, parent):
+  background._work(queue, folder, parent)
+  with open(folder + '/modules.txt', 'w') as f:
+    f.write('\\n'.join(sys.modules))
+"""
+
+
+def test_the_child_never_imports_jax(tmp_path, monkeypatch):
+  """The child reports its modules after it has worked on a request."""
+  (tmp_path / 'synthesis_probe.py').write_text(_CHILD)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  import synthesis_probe  # pylint: disable=g-import-not-at-top
+
+  monkeypatch.setattr(background, '_work', synthesis_probe.probe)
+  with background.Background(tmp_path) as work:
+    work.submit(request())
+    assert work.collect(WAIT_S)
+  modules = (tmp_path / 'modules.txt').read_text().split()
+  assert 'rods_jax.host.synthesis.pipeline' in modules
+  assert not [m for m in modules if m.split('.')[0] in ('jax', 'jaxlib')]
