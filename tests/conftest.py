@@ -1,0 +1,44 @@
+"""Shared fixtures: one small model, and a compilation cache for all tests."""
+
+import os
+import tempfile
+
+import jax
+import pytest
+
+from rods_jax import sharding
+from rods_jax.device import model
+
+jax.config.update(
+    'jax_compilation_cache_dir',
+    os.environ.get('JAX_COMPILATION_CACHE_DIR')
+    or os.path.join(tempfile.gettempdir(), 'rods_jax_test_cache'),
+)
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+
+
+@pytest.fixture(scope='session')
+def small_config() -> model.ModelConfig:
+  """Two layers, four heads on two kv heads, 96 tokens."""
+  return model.ModelConfig(
+      vocab_size=96,
+      d_model=32,
+      num_layers=2,
+      num_heads=4,
+      num_kv_heads=2,
+      head_dim=8,
+      mlp_dim=48,
+  )
+
+
+@pytest.fixture(scope='session')
+def small_model(small_config):
+  """(graphdef, params); scaled up, so that logits are clearly apart."""
+  graphdef, params = model.create(small_config, jax.random.key(0))
+  return graphdef, jax.tree.map(lambda x: 3 * x, params)
+
+
+@pytest.fixture(scope='session')
+def mesh():
+  """A mesh over however many devices the tests run on, cut along data."""
+  return sharding.make_mesh(-1, 1, 1)

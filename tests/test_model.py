@@ -1,0 +1,157 @@
+"""Tests of device/model.py: each formula by hand, then the invariances."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rods_jax.device import model
+
+CONFIG = model.ModelConfig(
+    vocab_size=11, d_model=8, num_layers=2, num_heads=4, num_kv_heads=2,
+    head_dim=4, mlp_dim=12,
+)
+
+
+def test_rms_norm_by_hand():
+  # mean square of (3, 4) is 12.5; not of their deviation from 3.5 (LayerNorm).
+  x = jnp.array([3.0, 4.0])
+  got = model.rms_norm(x, jnp.array([1.0, 2.0]), 0.0)
+  np.testing.assert_allclose(got, [3 / 12.5**0.5, 8 / 12.5**0.5], rtol=1e-6)
+
+
+def test_rope_by_hand():
+  # P = 4: pairs (0, 2) and (1, 3), frequencies 1 and 100^(-1/2) = 0.1.
+  x = jnp.array([1.0, 1.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
+  got = model.rope(x, jnp.array([[2]]), 100.0).ravel()
+  want = [np.cos(2), np.cos(0.2), np.sin(2), np.sin(0.2)]
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_rope_scores_depend_on_distance_only():
+  q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
+  score = lambda i, j: jnp.sum(
+      model.rope(q, jnp.array([[i]]), 1e4)
+      * model.rope(k, jnp.array([[j]]), 1e4)
+  )
+  np.testing.assert_allclose(score(7, 3), score(107, 103), rtol=1e-4)
+  assert abs(score(7, 3) - score(7, 4)) > 1e-3
+
+
+def test_attention_against_a_loop_over_heads():
+  q, k, v = (
+      np.asarray(jax.random.normal(jax.random.key(i), (1, 3, heads, 4)))
+      for i, heads in enumerate((4, 2, 2))
+  )
+  mask = np.tril(np.ones((3, 3), bool))[None]
+  want = np.zeros_like(q)
+  for head in range(4):
+    kv = head // 2  # heads 0 and 1 read kv head 0; head % 2 would be the bug
+    for t in range(3):
+      scores = k[0, : t + 1, kv] @ q[0, t, head] / 2  # sqrt(P) = 2
+      weights = np.exp(scores) / np.exp(scores).sum()
+      want[0, t, head] = weights @ v[0, : t + 1, kv]
+  np.testing.assert_allclose(
+      model.attention(q, k, v, mask), want, rtol=1e-5, atol=1e-6
+  )
+
+
+@pytest.fixture(scope='module')
+def forward():
+  graphdef, params = model.create(CONFIG, jax.random.key(0))
+  run = jax.jit(lambda t, n: model.hidden(graphdef, params, t, n))
+  return lambda t, n: np.asarray(run(jnp.asarray(t), jnp.asarray(n)))
+
+
+def test_padding_values_never_matter(forward):
+  tokens = np.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
+  lengths = np.array([3, 5])
+  changed = tokens.copy()
+  changed[0, 3:] = [-7, 99]  # not even ids
+  a, b = forward(tokens, lengths), forward(changed, lengths)
+  np.testing.assert_array_equal(a, b)
+  assert np.isfinite(a).all()
+
+
+def test_more_padding_and_other_rows_do_not_matter(forward):
+  wide = forward([[1, 2, 3, 0, 0], [9, 9, 9, 9, 9]], [3, 5])
+  alone = forward([[1, 2, 3, 0, 0], [0, 0, 0, 0, 0]], [3, 0])
+  np.testing.assert_allclose(wide[0, :3], alone[0, :3], atol=1e-6)
+
+
+def test_causal(forward):
+  a = forward([[1, 2, 3, 4, 5], [0] * 5], [5, 5])
+  b = forward([[1, 2, 3, 9, 5], [0] * 5], [5, 5])
+  np.testing.assert_array_equal(a[0, :3], b[0, :3])
+  assert np.abs(a[0, 3:] - b[0, 3:]).max() > 1e-3
+
+
+def test_remat_changes_no_gradient():
+  tokens, lengths = jnp.array([[1, 2, 3, 4]]), jnp.array([4])
+
+  def gradient(config):
+    graphdef, params = model.create(config, jax.random.key(0))
+    loss = lambda p: model.logits(
+        graphdef, p, model.hidden(graphdef, p, tokens, lengths)
+    ).std()
+    return jax.tree.leaves(jax.jit(jax.grad(loss))(params))
+
+  plain = gradient(CONFIG)
+  remat = gradient(dataclasses.replace(CONFIG, remat='full'))
+  for a, b in zip(plain, remat, strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-6)
+    assert np.abs(a).max() > 0  # every parameter takes part
+
+
+def test_options_add_their_parameters():
+  count = lambda **kw: sum(
+      x.size
+      for x in jax.tree.leaves(
+          model.create(dataclasses.replace(CONFIG, **kw), jax.random.key(0))[1]
+      )
+  )
+  base = count()
+  # Bias: (H + 2 K) P = (4 + 2 * 2) * 4 = 32 in each of 2 layers.
+  assert count(qkv_bias=True) - base == 64
+  # q and k norm: 2 P = 8 in each layer.
+  assert base - count(qk_norm=False) == 16
+  assert count(tie_embeddings=False) - base == 11 * 8
+
+
+def test_bfloat16_activations_give_float32_logits():
+  config = dataclasses.replace(CONFIG, dtype='bfloat16')
+  graphdef, params = model.create(config, jax.random.key(0))
+  hidden = model.hidden(graphdef, params, jnp.ones((1, 2), int), jnp.array([2]))
+  assert hidden.dtype == jnp.bfloat16
+  assert model.logits(graphdef, params, hidden).dtype == jnp.float32
+  assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
+
+
+def test_logical_axes_name_every_dimension():
+  for tied in (True, False):
+    config = dataclasses.replace(CONFIG, qkv_bias=True, tie_embeddings=tied)
+    _, params = model.create(config, jax.random.key(0))
+    axes = model.logical_axes(params)
+    named = jax.tree.map(lambda x, a: x.ndim == len(a), params, axes)
+    assert all(jax.tree.leaves(named))
+    block = axes['blocks'][0]
+    assert block['attention']['q'].get_value() == ('embed', 'heads', None)
+    assert axes['embedding'].get_value() == ('vocab', 'embed')
+
+
+@pytest.mark.parametrize(
+    'field, value, message',
+    [
+        ('num_heads', 3, 'multiple of model.num_kv_heads'),
+        ('head_dim', 5, 'must be even'),
+        ('num_layers', 0, 'model.num_layers is 0'),
+        ('dtype', 'float64', "use 'float32' or 'bfloat16'"),
+        ('remat', 'some', "use 'none' or 'full'"),
+    ],
+)
+def test_config_errors_say_what_to_do(field, value, message):
+  with pytest.raises(ValueError, match=message) as error:
+    dataclasses.replace(CONFIG, **{field: value})
+  assert '\n' not in str(error.value)
