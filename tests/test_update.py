@@ -17,22 +17,8 @@ from rods_jax.host import packing
 
 VOCAB = 17
 CONFIG = losses.GrpoConfig(
-    learning_rate=1e-2,
-    warmup_steps=0,
-    minibatch_groups=3,
-    clip_low=0.2,
-    clip_high=0.28,
-    dual_clip=10.0,
-    kl_coef=0.0,
-    entropy_coef=0.01,
-    aggregation='token_mean',
-    normalize_advantage=True,
-    skip_flat_groups=False,
-    mask_overlong=False,
-    grad_clip=1.0,
-    weight_decay=0.0,
-    microbatch_rows=2,
-    max_nonfinite=3,
+    clip_low=0.2, clip_high=0.28, dual_clip=10.0, kl_coef=0.0,
+    entropy_coef=0.01, aggregation='token_mean', normalize_advantage=True,
     temperature=0.7,
 )
 # An optimizer whose state afterwards is the gradient that it was given.

@@ -22,28 +22,27 @@ _MAX_LOG_RATIO = 20.0
 
 @dataclasses.dataclass(frozen=True)
 class GrpoConfig:
-  """The fields of config.grpo, and the temperature of the rollouts.
+  """What the update reads of config.grpo, and the rollouts' temperature.
 
-  The update reads clip_low to normalize_advantage and temperature. The rest is
-  for its callers: the optimizer, the packing, the loop.
+  Attributes:
+    clip_low: ratios below 1 - clip_low are cut off for negative advantages.
+    clip_high: ratios above 1 + clip_high, for positive ones.
+    dual_clip: largest ratio that counts for negative advantages; 0: off.
+    kl_coef: weight of the k3 estimate; 0: the reference is never computed.
+    entropy_coef: weight of the entropy bonus.
+    aggregation: 'token_mean' (over all tokens of the minibatch) or
+      'sequence_mean' (over rows, of their token means).
+    normalize_advantage: divide by the group's deviation.
+    temperature: that the rows were sampled at.
   """
 
-  learning_rate: float
-  warmup_steps: int
-  minibatch_groups: int
   clip_low: float
   clip_high: float
-  dual_clip: float  # 0: off
-  kl_coef: float  # 0: no reference forward at all
+  dual_clip: float
+  kl_coef: float
   entropy_coef: float
-  aggregation: str  # 'token_mean' or 'sequence_mean'
+  aggregation: str
   normalize_advantage: bool
-  skip_flat_groups: bool
-  mask_overlong: bool
-  grad_clip: float
-  weight_decay: float
-  microbatch_rows: int
-  max_nonfinite: int
   temperature: float
 
   def __post_init__(self):
@@ -54,12 +53,8 @@ class GrpoConfig:
         'dual_clip', self.dual_clip == 0 or self.dual_clip > 1,
         'above 1, or 0 to switch it off',
     )
-    self._require('grad_clip', self.grad_clip > 0, 'above 0')
-    for name in ('kl_coef', 'entropy_coef', 'weight_decay', 'warmup_steps',
-                 'learning_rate'):
+    for name in ('kl_coef', 'entropy_coef'):
       self._require(name, getattr(self, name) >= 0, 'at least 0')
-    for name in ('minibatch_groups', 'microbatch_rows', 'max_nonfinite'):
-      self._require(name, getattr(self, name) >= 1, 'at least 1')
     self._require(
         'aggregation', self.aggregation in ('token_mean', 'sequence_mean'),
         "'token_mean' or 'sequence_mean'",
@@ -68,7 +63,7 @@ class GrpoConfig:
   def _require(self, name: str, ok: bool, range_text: str) -> None:
     if not ok:
       raise ValueError(
-          f'grpo.{name} is {getattr(self, name)!r}; it must be {range_text}.'
+          f'GrpoConfig.{name} is {getattr(self, name)!r}; it must be {range_text}.'
       )
 
 

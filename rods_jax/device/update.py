@@ -121,8 +121,12 @@ def init_state(
 
 
 def clear_stats(state: TrainState) -> TrainState:
-  """The state with statistics of nothing."""
-  return state.replace(stats=jax.tree.map(jnp.zeros_like, state.stats))
+  """The state with statistics of nothing, placed as they were."""
+
+  def clear(x):
+    return jax.device_put(jnp.zeros_like(x), x.sharding)
+
+  return state.replace(stats=jax.tree.map(clear, state.stats))
 
 
 def make_update_fn(
