@@ -36,10 +36,10 @@ def _default() -> ml_collections.ConfigDict:
   # The policy.
   c.model = model = ml_collections.ConfigDict()
   model.d_model = 192
-  model.num_layers = 5
-  model.num_heads = 6
-  model.num_kv_heads = 2
-  model.head_dim = 32
+  model.num_layers = 4
+  model.num_heads = 3
+  model.num_kv_heads = 1
+  model.head_dim = 64
   model.mlp_dim = 512
   model.rope_theta = 10_000.0
   model.rms_eps = 1e-6
@@ -68,7 +68,7 @@ def _default() -> ml_collections.ConfigDict:
   rollout.refill_below = 0.25  # refill once this share of slots still runs
   rollout.max_message_tokens = 96  # per assistant message
   rollout.max_rounds = 5  # tool rounds (and parse errors) per turn
-  rollout.max_result_tokens = 64  # a longer tool result is cut, visibly
+  rollout.max_result_tokens = 48  # a longer tool result is cut, visibly
   rollout.call_timeout_s = 1.0  # per tool call
   rollout.max_result_chars = 20_000  # per tool call
 
@@ -89,6 +89,7 @@ def _default() -> ml_collections.ConfigDict:
   grpo.grad_clip = 1.0
   grpo.weight_decay = 0.0
   grpo.microbatch_rows = 8
+  grpo.length_buckets = (384, 512, 640, 1024)  # rows are padded to these
   grpo.max_nonfinite = 3  # skipped updates in a row before the run fails
 
   # The capability boundary.

@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.data.num_seed_tasks = 0  # variants of every training task
 
   c.warm_start = warm = ml_collections.ConfigDict()
-  warm.vocab_size = 2048
+  warm.vocab_size = 3072
   warm.num_steps = 400
   warm.rows_per_step = 32
   warm.learning_rate = 2e-3

@@ -75,13 +75,17 @@ _RULES = {
     'grpo.minibatch_groups': _COUNT,
     'grpo.clip_low': ('a number above 0 and below 1', lambda v: 0 < v < 1),
     'grpo.clip_high': _POSITIVE,
-    'grpo.dual_clip': ('a number above 1', lambda v: v > 1),
+    'grpo.dual_clip': (
+        'a number above 1, or 0 for none',
+        lambda v: v == 0 or v > 1,
+    ),
     'grpo.kl_coef': _NOT_NEGATIVE,
     'grpo.entropy_coef': _NOT_NEGATIVE,
     'grpo.aggregation': _one_of('token_mean', 'sequence_mean'),
     'grpo.grad_clip': _POSITIVE,
     'grpo.weight_decay': _NOT_NEGATIVE,
     'grpo.microbatch_rows': _COUNT,
+    'grpo.length_buckets': _INCREASING,
     'grpo.max_nonfinite': _COUNT,
     'boundary.hard_below': _SHARE,
     'boundary.mastered_above': _SHARE,
@@ -139,6 +143,12 @@ def _check_combinations(config: ml_collections.ConfigDict) -> None:
         f'config.rollout.groups_per_batch is {rollout.groups_per_batch}; it '
         'must be a multiple of config.grpo.minibatch_groups, '
         f'{config.grpo.minibatch_groups}.'
+    )
+  if config.grpo.length_buckets[-1] != rollout.cache_buckets[-1]:
+    raise UserError(
+        'The last of config.grpo.length_buckets must be the last of '
+        'config.rollout.cache_buckets, the longest trajectory: '
+        f'{rollout.cache_buckets[-1]}, not {config.grpo.length_buckets[-1]}.'
     )
   if rollout.max_message_tokens >= rollout.cache_buckets[-1]:
     raise UserError(

@@ -142,7 +142,7 @@ def update_policy(
     batch = packing.pack(
         groups,
         slots,
-        buckets=tuple(run.config.rollout.cache_buckets),
+        buckets=tuple(run.config.grpo.length_buckets),
         microbatch_rows=grpo.microbatch_rows,
         group_size=run.config.rollout.group_size,
         num_groups=grpo.minibatch_groups,

@@ -117,7 +117,7 @@ def fit(config, policy: build.Policy, seeds, writer: MetricsWriter):
     for step in range(1, warm.num_steps + 1):
       batch = packing.pack_supervised(
           [next(source) for _ in range(warm.rows_per_step)],
-          buckets=tuple(config.rollout.cache_buckets),
+          buckets=tuple(config.grpo.length_buckets),
           microbatch_rows=warm.microbatch_rows,
           pad_id=policy.tokenizer.pad_id,
       )
