@@ -1,23 +1,28 @@
 """Synthesis in a process of its own, while the device trains.
 
-The child is spawned, never imports jax, and answers through a folder: each
-task is a file named by its content, each finished request a small manifest,
-both written under another name first and then renamed. Whatever moment the
-child dies at, the folder holds whole files only, and because a request is a
-pure function of itself, running it again gives the same variants.
+The child is a fresh interpreter that runs this module, so it imports nothing
+of the training program, jax least of all. (multiprocessing would import the
+main module of the parent again, with all that it imports.) It is told names of
+requests on its standard input and answers through a folder: a request, a task,
+named by its content, and the manifest of a finished request are each a file,
+written under another name first and then renamed. Whatever moment the child
+dies at, the folder holds whole files only, and because a request is a pure
+function of itself, running it again gives the same variants.
 
 A child that dies is replaced once per request; if that one dies too, the
-request runs in this process. Requests finish in the order of submission.
+request runs in this process. Requests finish in the order of submission. The
+child is in a process group of its own: Ctrl-C is the parent's business. It
+leaves when its input ends, which happens also when the parent is killed.
 """
 
 import collections
 import json
 import logging
-import multiprocessing
 import os
 import pathlib
-import queue
 import signal
+import subprocess
+import sys
 import time
 
 from rods_jax.host.synthesis import pipeline
@@ -25,8 +30,9 @@ from rods_jax.host.synthesis.records import Report
 from rods_jax.types import Task
 
 _POLL_S = 0.02
-_CLOSE_S = 2.0  # for the child to leave by itself
-_SPAWN = multiprocessing.get_context('spawn')
+_CLOSE_S = 0.5  # for an idle child to leave by itself
+_MODULE = 'rods_jax.host.synthesis.background'
+_ROOT = pathlib.Path(__file__).resolve().parents[3]  # holds rods_jax
 
 
 class Background:
@@ -46,8 +52,7 @@ class Background:
     self._count = 0
     self._restarted: set[str] = set()
     self._closed = False
-    self._child = None
-    self._queue = None
+    self._child: subprocess.Popen | None = None
     self._start()
 
   @property
@@ -66,9 +71,11 @@ class Background:
       raise RuntimeError('Background synthesis is closed; make a new one.')
     name = f'request_{os.getpid()}_{self._count:06d}'
     self._count += 1
+    # A process with this id may have worked in this folder before.
     _manifest(self._folder, name).unlink(missing_ok=True)
+    _publish(_request_file(self._folder, name), request.to_json())
     self._pending.append((name, request))
-    self._queue.put((name, request))
+    self._tell(name)
 
   def collect(self, timeout_s: float) -> tuple[list[Task], Report] | None:
     """The oldest request's variants and report.
@@ -90,6 +97,7 @@ class Background:
         result = _read(self._folder, name) or self._recover(name, request)
       if result is not None:
         self._pending.popleft()
+        _request_file(self._folder, name).unlink(missing_ok=True)
         return result
       if time.monotonic() >= deadline:
         return None
@@ -107,19 +115,31 @@ class Background:
     self.close()
 
   def _alive(self) -> bool:
-    return self._child is not None and self._child.is_alive()
+    return self._child is not None and self._child.poll() is None
 
   def _start(self) -> None:
-    self._queue = _SPAWN.Queue()
-    self._child = _SPAWN.Process(
-        target=_work,
-        args=(self._queue, str(self._folder), os.getpid()),
-        name='synthesis',
-        daemon=True,
+    path = os.environ.get('PYTHONPATH')
+    self._child = subprocess.Popen(
+        [sys.executable, '-m', _MODULE, str(self._folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        process_group=0,
+        env={
+            **os.environ,
+            'PYTHONPATH': os.pathsep.join(filter(None, (str(_ROOT), path))),
+        },
     )
-    self._child.start()
-    for item in self._pending:
-      self._queue.put(item)
+    for name, _ in self._pending:
+      self._tell(name)
+
+  def _tell(self, name: str) -> None:
+    """Queues a request with the child, if there is one to listen."""
+    try:
+      self._child.stdin.write(f'{name}\n')
+      self._child.stdin.flush()
+    except BrokenPipeError:
+      logging.info('The synthesis process is gone; collect replaces it.')
 
   def _recover(
       self, name: str, request: pipeline.Request
@@ -127,7 +147,7 @@ class Background:
     """A fresh child, once per request; then the work is done here."""
     if self._closed:
       return None
-    code = self._child.exitcode if self._child else None
+    code = self._child.returncode if self._child else None
     self._stop()
     again = name not in self._restarted
     if again:
@@ -147,41 +167,31 @@ class Background:
   def _stop(self) -> None:
     """Ends and reaps the child, politely first. Safe to repeat."""
     child, self._child = self._child, None
-    tasks, self._queue = self._queue, None
-    if tasks is not None:
-      try:
-        if child is not None and child.is_alive():
-          tasks.put(None)
-      except (OSError, ValueError):
-        pass  # A broken pipe: the child is gone already.
-    if child is not None:
-      child.join(_CLOSE_S)
-      if child.is_alive():
-        child.kill()
-        child.join()
-      child.close()
-    if tasks is not None:
-      # A dead child reads nothing, so its queue must not be flushed.
-      tasks.cancel_join_thread()
-      tasks.close()
-
-
-def _work(tasks, folder: str, parent: int) -> None:
-  """The child: requests until None, or until the parent is gone."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's.
-  os.nice(5)  # Training comes first.
-  while True:
+    if child is None:
+      return
     try:
-      item = tasks.get(timeout=1.0)
-    except queue.Empty:
-      if os.getppid() != parent:
-        return
-      continue
-    except (EOFError, OSError):
-      return
-    if item is None:
-      return
-    _run(pathlib.Path(folder), *item)
+      child.stdin.close()
+    except BrokenPipeError:
+      logging.info('The synthesis process was gone already.')
+    try:
+      child.wait(_CLOSE_S)
+    except subprocess.TimeoutExpired:
+      child.kill()  # Safe at any moment: files are renamed when whole.
+      child.wait()
+
+
+def _work(folder: pathlib.Path) -> None:
+  """The child: the requests it is told, until its input ends."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  os.nice(5)  # Training comes first.
+  for line in sys.stdin:
+    name = line.strip()
+    path = _request_file(folder, name)
+    try:
+      data = json.loads(path.read_text('utf-8'))
+    except FileNotFoundError:
+      continue  # Collected already: its first run had finished after all.
+    _run(folder, name, pipeline.Request.from_json(data))
 
 
 def _run(folder: pathlib.Path, name: str, request: pipeline.Request) -> None:
@@ -212,6 +222,10 @@ def _task_file(folder: pathlib.Path, task_id: str) -> pathlib.Path:
   return folder / f'{task_id}.json'
 
 
+def _request_file(folder: pathlib.Path, name: str) -> pathlib.Path:
+  return folder / f'{name}.json'
+
+
 def _manifest(folder: pathlib.Path, name: str) -> pathlib.Path:
   return folder / f'{name}.manifest.json'
 
@@ -229,3 +243,7 @@ def _read(
       for i in manifest['tasks']
   ]
   return tasks, Report.from_json(manifest['report'])
+
+
+if __name__ == '__main__':
+  _work(pathlib.Path(sys.argv[1]))

@@ -144,8 +144,9 @@ def _kept_words(
   kept = []
   for part in entities.name_parts(stem):
     low = part.lower()
+    stem_of_word = low[: max(4, len(low) - 2)]  # 'archive' for 'archived'
     spoken = len(low) > 2 and re.search(
-        rf'\b{low}(?:s|es)?\b', text, re.IGNORECASE
+        rf'\b{stem_of_word}\w{{0,3}}\b', text, re.IGNORECASE
     )
     if low.isalpha() and (spoken or any(w in low for w in looked_for)):
       kept.append(low)
