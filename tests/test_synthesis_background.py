@@ -174,9 +174,9 @@ task = bfcl.load_tasks(('base',))['multi_turn_base_81']
 work = background.Background(sys.argv[1])
 work.submit(pipeline.Request(0, (task,), 2, 5))
 work.collect(60.0)
-libraries = {pid: open(f'/proc/{pid}/maps').read() for pid in ('self', work.pid)}
 for pid in ('self', work.pid):
-  print('numpy' in libraries[pid], 'jaxlib' in libraries[pid])
+  libraries = open(f'/proc/{pid}/maps').read()
+  print('numpy' in libraries, 'jaxlib' in libraries)
 work.close()
 """
 
