@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rods_jax import sharding
+from rods_jax.device import cache as cache_lib
 from rods_jax.device import generate
 from rods_jax.device import model
 from rods_jax.device import sampling
@@ -101,15 +102,18 @@ class Engine:
 
   def _clear(self) -> None:
     self.lengths = np.zeros(self.num_slots, np.int32)
-    self._rows = np.full((self.num_slots, self.capacity), self._pad_id, np.int32)
+    shape = (self.num_slots, self.capacity)
+    self._rows = np.full(shape, self._pad_id, np.int32)
     self._uids = np.zeros(self.num_slots, np.uint32)
     self._started = np.zeros(self.num_slots, bool)
-    self._cache: generate.Cache | None = None
+    self._cache: cache_lib.Cache | None = None
 
   def _programs(self, graphdef: nnx.GraphDef, end_id: int) -> None:
     """Jits the three programs; shapes and shardings are fixed here alone."""
     c = self._config
-    shapes = jax.eval_shape(lambda key: model.create(c, key)[1], jax.random.key(0))
+    shapes = jax.eval_shape(
+        lambda key: model.create(c, key)[1], jax.random.key(0)
+    )
     self._param_shardings = sharding.param_shardings(shapes, self._mesh)
     self._cache_sharding = sharding.named(
         ('batch', 'kv_heads', None, None),
@@ -140,7 +144,7 @@ class Engine:
         donate_argnums=1,
     )
     self._copy = jax.jit(
-        self._counted(generate.copy),
+        self._counted(cache_lib.copy),
         in_shardings=(cache, *[everywhere] * 4),
         out_shardings=cache,
         donate_argnums=0,
@@ -301,7 +305,8 @@ class Engine:
         raise ValueError(f'slot {slot} is empty; extend it before decode.')
       if not 1 <= budget <= self._max_new:
         raise ValueError(
-            f'budget {budget} of slot {slot} is not within 1 to {self._max_new}.'
+            f'budget {budget} of slot {slot} is not within 1 to '
+            f'{self._max_new}.'
         )
       limits[slot] = min(budget, self.capacity - self.lengths[slot])
     if not limits.any():
@@ -330,7 +335,7 @@ class Engine:
         np.array(tokens, np.int32), np.array(logprobs, np.float32), finished
     )
 
-  def _empty_cache(self) -> generate.Cache:
+  def _empty_cache(self) -> cache_lib.Cache:
     """Zeros, not leftovers: NaN of a broken policy would outlive its mask."""
     c = self._config
     head = (self.num_slots, c.num_kv_heads)
@@ -340,7 +345,7 @@ class Engine:
     sizes = np.diff((0, *self._buckets)).tolist()
     return [
         [
-            generate.Segment(
+            cache_lib.Segment(
                 zeros((*head, c.head_dim, size)),
                 zeros((*head, size, c.head_dim)),
             )

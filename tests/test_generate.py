@@ -1,108 +1,112 @@
-"""Tests of device/generate.py: cached attention, writes at the edge, copies."""
+"""Tests of device/generate.py: what the loops write, and when they stop.
+
+Exactness over whole dialogues is tested through the engine (test_engine.py).
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rods_jax.device import cache as cache_lib
 from rods_jax.device import generate
-from rods_jax.device import model
+from rods_jax.device import sampling
 
-SIZES = (4, 4, 8)  # segments; 16 positions in all
+END, PAD, MAX_NEW, SLOTS = 1, 77, 6, 4
 
 
-def _cache(key, rows=8, kv=2, p=4):
-  """Random keys and values, as segments and whole [B S K P]."""
-  k, v = jax.random.normal(key, (2, rows, sum(SIZES), kv, p))
-  edges = np.cumsum((0, *SIZES))
-  segments = [
-      generate.Segment(
-          k[:, a:b].transpose(0, 2, 3, 1), v[:, a:b].transpose(0, 2, 1, 3)
+@pytest.fixture(scope='module')
+def programs(small_model):
+  graphdef, params = small_model
+  extend = jax.jit(functools.partial(generate.extend, graphdef, block_rows=2))
+  decode = jax.jit(
+      functools.partial(
+          generate.decode, graphdef, max_new=MAX_NEW, end_id=END, pad_id=PAD
       )
-      for a, b in zip(edges, edges[1:])
-  ]
-  return segments, k, v
+  )
+  return functools.partial(extend, params), functools.partial(decode, params)
 
 
-def _whole(segments):
-  """The values of all segments, [B K S P], and the keys likewise."""
-  k = jnp.concatenate([s.k for s in segments], axis=-1)
-  v = jnp.concatenate([s.v for s in segments], axis=2)
-  return np.asarray(k.transpose(0, 1, 3, 2)), np.asarray(v)
+def _empty():
+  segment = lambda: cache_lib.Segment(
+      jnp.zeros((SLOTS, 2, 8, 8)), jnp.zeros((SLOTS, 2, 8, 8))
+  )
+  return [[segment(), segment()] for _ in range(2)]
 
 
-@pytest.mark.parametrize(
-    'last',
-    [
-        [0, 1, 2, 3, 3, 2, 1, 0],  # the other segments are not read
-        [0, 15, 2, 3, 3, 9, 1, 0],  # few rows (2 of 8) reach further
-        [4, 15, 7, 8, 3, 9, 15, 5],  # many do
-        [15] * 8,
-    ],
-)
-def test_cached_attention_equals_plain_attention(last):
-  segments, k, v = _cache(jax.random.key(0))
-  q = jax.random.normal(jax.random.key(1), (8, 1, 4, 4))
-  last = jnp.array(last)[:, None]
-  mask = jnp.arange(16) <= last[:, :, None]
-  np.testing.assert_allclose(
-      jax.jit(generate.cached_attention)(q, segments, last),
-      model.attention(q, k, v, mask), atol=1e-6,
+def _lanes(used, slots, starts, counts):
+  tokens = np.arange(24).reshape(6, 4) + 2
+  as_int = lambda x: np.array(x, np.int32)
+  return generate.Lanes(
+      as_int(tokens), as_int(slots), as_int(starts), as_int(counts),
+      as_int(used),
   )
 
 
-def test_cached_attention_of_lanes_reads_their_slots():
-  segments, k, v = _cache(jax.random.key(0))
-  slots = jnp.array([6, 1, 6, 3])
-  last = jnp.array([[2, 3, 4], [14, 15, -1], [5, 6, 7], [0, -1, -1]])
-  q = jax.random.normal(jax.random.key(1), (4, 3, 4, 4))
-  got = generate.cached_attention(q, segments, last, slots)
-  mask = jnp.arange(16) <= last[:, :, None]
-  want = model.attention(q, k[slots], v[slots], mask)
-  seen = np.asarray(last >= 0)
-  np.testing.assert_allclose(got[seen], want[seen], atol=1e-6)
-  assert not np.asarray(got)[~seen].any()  # zeros, not NaN
+def _written(cache):
+  """[slot, position]: whether the first layer holds a value there."""
+  values = np.concatenate([np.asarray(s.v) for s in cache[0]], axis=2)
+  return np.abs(values).sum(axis=(1, 3)) > 0
 
 
-def test_hidden_positions_do_not_leak():
-  segments, _, _ = _cache(jax.random.key(0))
-  q = jax.random.normal(jax.random.key(1), (8, 1, 4, 4))
-  last = jnp.full((8, 1), 5)
-  dirty = [
-      generate.Segment(s.k + 1e6 * (i == 2), s.v + 1e6 * (i == 2))
-      for i, s in enumerate(segments)
-  ]
+def test_extend_writes_exactly_the_pieces(programs):
+  # Slot 2: positions 0-3 and, from a second lane of the same block, 4-5.
+  # Slot 0: 7-9, across the segments' edge at 8. Lane 3 has no token; lanes 4
+  # and 5 stand behind `used`, in a block that is never run.
+  lanes = _lanes(
+      4, [2, 2, 0, 1, 3, 3], [0, 4, 7, 5, 0, 0], [4, 2, 3, 0, 4, 4]
+  )
+  want = np.zeros((SLOTS, 16), bool)
+  want[2, :6] = want[0, 7:10] = True
+  np.testing.assert_array_equal(_written(programs[0](_empty(), lanes)), want)
+
+
+def test_pieces_of_one_row_in_one_block_see_each_other(programs):
+  whole = _lanes(2, [1] * 6, [0, 4, 0, 0, 0, 0], [4, 4, 0, 0, 0, 0])
+  first = _lanes(1, [1] * 6, [0] * 6, [4] + [0] * 5)
+  second = whole._replace(counts=np.array([0, 4, 0, 0, 0, 0], np.int32))
+  together = programs[0](_empty(), whole)
+  apart = programs[0](programs[0](_empty(), first), second)
+  for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(apart)):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def _decode(programs, budgets, min_running=0):
+  as_int = lambda x: np.array(x, np.int32)
+  slots = generate.Slots(
+      as_int([5, 6, 7, 8]), as_int([1] * SLOTS), as_int(budgets),
+      np.arange(SLOTS, dtype=np.uint32),
+  )
+  sampler = sampling.Sampler(
+      jax.random.key(2), np.float32(1), np.bool_(False)
+  )
+  return programs[1](_empty(), slots, sampler, np.int32(min_running))
+
+
+def test_decode_fills_only_what_it_sampled(programs):
+  cache, got = _decode(programs, [0, 2, 6, 4])
+  counts = np.asarray(got.counts)
+  ended = np.asarray(got.finished)
+  assert counts[0] == 0 and not ended[0]
+  assert ((counts == [0, 2, 6, 4]) | ended).all()
+  after = np.arange(MAX_NEW) >= counts[:, None]
+  assert (np.asarray(got.tokens)[after] == PAD).all()
+  assert (np.asarray(got.logprobs)[after] == 0).all()
+  assert (np.asarray(got.logprobs)[~after] < 0).all()
+  # A row of 1 + n tokens has n cached: the last one is pending.
   np.testing.assert_array_equal(
-      generate.cached_attention(q, segments, last),
-      generate.cached_attention(q, dirty, last),
+      _written(cache), np.arange(16) < counts[:, None]
   )
 
 
-def test_writes_at_the_edges_hit_one_place_or_none():
-  """A clamped index would overwrite the last place, a negative one wraps."""
-  segments, _, _ = _cache(jax.random.key(0))
-  rows = jnp.arange(5)
-  positions = jnp.array([0, 3, 4, 15, -1])  # first, segment edges, last, none
-  new = jnp.full((5, 2, 4), 7.0)
-  old_k, old_v = _whole(segments)
-  got_k, got_v = _whole(generate._write(segments, rows, positions, new, new))
-  for old, got in ((old_k, got_k), (old_v, got_v)):
-    want = old.copy()
-    for row, position in ((0, 0), (1, 3), (2, 4), (3, 15)):
-      want[row, :, position] = 7.0
-    np.testing.assert_array_equal(got, want)
-  beyond = generate._write(segments, rows[:1], jnp.array([16]), new[:1], new[:1])
-  np.testing.assert_array_equal(_whole(beyond)[1], old_v)
-
-
-def test_copy_touches_only_the_given_slots():
-  segments, _, _ = _cache(jax.random.key(0))
-  dsts = jnp.array([4, 2, 0, 0, 0, 0, 0, 0])  # only the first two count
-  (got,) = generate.copy([segments], 6, dsts, 2, 7)
-  old, new = _whole(segments)[1], _whole(got)[1]
-  np.testing.assert_array_equal(new[4, :, :8], old[6, :, :8])
-  np.testing.assert_array_equal(new[2, :, :8], old[6, :, :8])
-  # Length 7 does not reach into the third segment: nothing moves there.
-  np.testing.assert_array_equal(new[:, :, 8:], old[:, :, 8:])
-  others = [0, 1, 3, 5, 6, 7]
-  np.testing.assert_array_equal(new[others], old[others])
+def test_decode_stops_at_min_running(programs):
+  # Slot 1 is through after 2 steps; then only two run.
+  _, got = _decode(programs, [0, 2, 6, 6], min_running=2)
+  assert np.asarray(got.counts).max() <= 2
+  # As many run as are asked for: still one step, so that callers progress.
+  _, got = _decode(programs, [3, 3, 3, 3], min_running=4)
+  assert np.asarray(got.counts).tolist() == [1, 1, 1, 1]
+  _, got = _decode(programs, [0, 0, 0, 0])
+  assert not np.asarray(got.counts).any()

@@ -1,4 +1,4 @@
-"""Tests of sharding.py: errors that name the fault, equal results on 8 devices."""
+"""Tests of sharding.py: errors name the fault; 8 devices equal one."""
 
 import os
 import subprocess

@@ -19,10 +19,11 @@ from typing import Any, Callable
 from flax import nnx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
+
+from rods_jax.device import layers
 
 Attend = Callable[[int, Array, Array, Array], Array]
-_MASKED = -1e30  # finite: a fully masked row stays free of NaN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,23 +117,6 @@ def rope(
   return rotated.astype(x.dtype)
 
 
-def attention(
-    q: Float[Array, 'B T H P'],
-    k: Float[Array, 'B S K P'],
-    v: Float[Array, 'B S K P'],
-    mask: Bool[Array, 'B T S'],
-) -> Float[Array, 'B T H P']:
-  """Grouped-query attention; softmax in float32. A head reads head // (H/K)."""
-  b, t, h, p = q.shape
-  grouped = q.reshape(b, t, k.shape[2], h // k.shape[2], p) * p**-0.5
-  scores = jnp.einsum(
-      'btkgp,bskp->bkgts', grouped, k, preferred_element_type=jnp.float32
-  )
-  scores = jnp.where(mask[:, None, None], scores, _MASKED)
-  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-  return jnp.einsum('bkgts,bskp->btkgp', weights, v).reshape(b, t, h, p)
-
-
 class Attention(nnx.Module):
   """Projections of one attention block."""
 
@@ -160,8 +144,7 @@ class Attention(nnx.Module):
     """Rotated queries [B T H P] and keys [B T K P], values [B T K P]."""
     c, dtype = self.config, x.dtype
     q, k, v = (
-        jnp.einsum('btd,dnp->btnp', x, w[...].astype(dtype))
-        for w in (self.q, self.k, self.v)
+        layers.linear(x, w[...].astype(dtype)) for w in (self.q, self.k, self.v)
     )
     if c.qkv_bias:
       q = q + self.q_bias[...].astype(dtype)
@@ -173,7 +156,8 @@ class Attention(nnx.Module):
     return rope(q, positions, c.rope_theta), rope(k, positions, c.rope_theta), v
 
   def output(self, x: Float[Array, 'B T H P']) -> Float[Array, 'B T D']:
-    return jnp.einsum('bthp,hpd->btd', x, self.o[...].astype(x.dtype))
+    weight = self.o[...].astype(x.dtype).reshape(-1, self.config.d_model)
+    return layers.linear(x.reshape(*x.shape[:2], -1), weight)
 
 
 class Mlp(nnx.Module):
@@ -188,9 +172,10 @@ class Mlp(nnx.Module):
     )
 
   def __call__(self, x: Float[Array, 'B T D']) -> Float[Array, 'B T D']:
-    gate = x @ self.gate[...].astype(x.dtype)
-    up = x @ self.up[...].astype(x.dtype)
-    return (jax.nn.silu(gate) * up) @ self.down[...].astype(x.dtype)
+    gate = layers.linear(x, self.gate[...].astype(x.dtype))
+    up = layers.linear(x, self.up[...].astype(x.dtype))
+    down = self.down[...].astype(x.dtype)
+    return layers.linear(jax.nn.silu(gate) * up, down)
 
 
 class Block(nnx.Module):
@@ -252,10 +237,7 @@ class Decoder(nnx.Module):
   def logits(self, x: Float[Array, '... D']) -> Float[Array, '... V']:
     """float32 logits."""
     if self.config.tie_embeddings:
-      weight = self.embedding[...].astype(x.dtype)
-      return jnp.einsum(
-          '...d,vd->...v', x, weight, preferred_element_type=jnp.float32
-      )
+      return layers.tied_logits(x, self.embedding[...].astype(x.dtype))
     weight = self.head[...].astype(x.dtype)
     return jnp.einsum(
         '...d,dv->...v', x, weight, preferred_element_type=jnp.float32
@@ -297,12 +279,11 @@ def hidden(
   decoder = nnx.merge(graphdef, params)
   index = jnp.arange(tokens.shape[1])
   valid = index < lengths[:, None]
-  mask = (index[:, None] >= index) & valid[:, None, :]
   positions = jnp.broadcast_to(index, tokens.shape)
   return decoder.forward(
       jnp.where(valid, tokens, 0),
       positions,
-      lambda _, q, k, v: attention(q, k, v, mask),
+      lambda _, q, k, v: layers.causal_attention(q, k, v),
       remat=decoder.config.remat == 'full',
   )
 
