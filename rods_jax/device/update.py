@@ -124,7 +124,9 @@ def clear_stats(state: TrainState) -> TrainState:
   """The state with statistics of nothing, placed as they were."""
 
   def clear(x):
-    return jax.device_put(jnp.zeros_like(x), x.sharding)
+    zeros = jnp.zeros_like(x)
+    # Placing what was not placed would compile the update once more.
+    return jax.device_put(zeros, x.sharding) if x.committed else zeros
 
   return state.replace(stats=jax.tree.map(clear, state.stats))
 
