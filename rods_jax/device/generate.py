@@ -223,7 +223,10 @@ def _step(
   )
 
 
-def _start(cache: cache_lib.Cache, slots: Slots, max_new: int, pad_id: int) -> _Loop:
+def _start(
+    cache: cache_lib.Cache, slots: Slots, max_new: int, pad_id: int
+) -> _Loop:
+  """Nothing sampled yet; every slot with a budget runs."""
   num_slots = slots.pending.shape[0]
   return _Loop(
       step=jnp.int32(0),
