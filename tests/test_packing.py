@@ -88,7 +88,9 @@ def test_missing_trajectories_and_rewards():
   assert np.isfinite(batch.rewards).all()
   assert set(rows_of(batch.packed)) == {0, 3}
   np.testing.assert_array_equal(batch.slots, [7, 8, -1])
-  batch = packing.pack(groups, [7, 8], rewards=rewards, skip_flat=True, **OPTIONS)
+  batch = packing.pack(
+      groups, [7, 8], rewards=rewards, skip_flat=True, **OPTIONS
+  )
   assert not rows_of(batch.packed)
 
 

@@ -63,7 +63,8 @@ class GrpoConfig:
   def _require(self, name: str, ok: bool, range_text: str) -> None:
     if not ok:
       raise ValueError(
-          f'GrpoConfig.{name} is {getattr(self, name)!r}; it must be {range_text}.'
+          f'GrpoConfig.{name} is {getattr(self, name)!r}; it must be '
+          f'{range_text}.'
       )
 
 

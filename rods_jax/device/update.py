@@ -142,9 +142,8 @@ def make_update_fn(
 ) -> Callable[[TrainState, Any, Batch], tuple[TrainState, Metrics]]:
   """update(state, ref_params, batch) -> (state, metrics); `state` is donated.
 
-  A call whose objective or gradient is not finite, and one without any target
-  token, leaves params and opt_state as they were; step and the statistics
-  advance all the same.
+  A call whose objective or gradient is not finite, or that has no target token,
+  leaves params and opt_state as they were; step and statistics advance.
 
   Args:
     graphdef: of the model.
@@ -175,15 +174,13 @@ def make_update_fn(
       return sums.objective, sums
 
     grads, sums = _accumulate(loss, state.params, batch.packed)
-    stats = advantages_lib.add_rewards(
+    state = state.replace(stats=advantages_lib.add_rewards(
         state.stats, batch.progress, batch.valid, batch.slots
-    )
-    state, metrics = _apply(optimizer, state, grads, sums)
-    return state.replace(stats=stats), metrics
+    ))
+    return _apply(optimizer, state, grads, sums)
 
-  ref_shardings = None
-  if state_shardings is not None and config.kl_coef > 0:
-    ref_shardings = state_shardings.params
+  with_ref = state_shardings is not None and config.kl_coef > 0
+  ref_shardings = state_shardings.params if with_ref else None
   return _jit(update, state_shardings, mesh, ref_shardings)
 
 

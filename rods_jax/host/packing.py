@@ -57,14 +57,11 @@ def pack(
     group_size: G.
     num_groups: N, the number that the update is compiled for; the default is
       len(groups). Groups beyond are empty.
-    rewards: [len(groups), G], what advantages come from (a shaped reward, for
-      instance; NaN is a missing one). The default is progress. Statistics come
-      from progress in any case.
-    skip_flat: leave out rows whose advantage is zero because all rewards of
-      their group are equal. Then neither the KL nor the entropy term acts on
-      them and no denominator counts them; their rewards still go into the
-      statistics. With False they do, and pull the policy even where there is
-      nothing to learn.
+    rewards: [len(groups), G], what advantages come from; NaN is a missing one.
+      The default is progress, where statistics come from in any case.
+    skip_flat: leave out the rows of flat groups: neither KL nor entropy acts on
+      them, no denominator counts them; the statistics do. With False those
+      two terms pull the policy even where there is nothing to learn.
     mask_overlong: leave out rows that ran out of tokens. Their rewards count.
     pad_id: fills the rows; it never matters which id.
 
@@ -72,6 +69,29 @@ def pack(
     ValueError: shapes that disagree, or a row that fits no bucket.
   """
   num_groups = len(groups) if num_groups is None else num_groups
+  progress, present = _progress(groups, slots, num_groups, group_size)
+  shaped = progress.copy()
+  if rewards is not None:
+    shaped[: len(groups)] = rewards
+  scored = present & np.isfinite(shaped)
+  shaped = np.where(scored, shaped, 0).astype(np.float32)
+  computed = scored & ~(flat_groups(shaped, scored) & skip_flat)[:, None]
+  rows = [
+      _row(i * group_size + j, t.tokens, t.loss_mask, t.logprobs)
+      for i, group in enumerate(groups)
+      for j, t in enumerate(group)
+      if computed[i, j]
+      and not (mask_overlong and t.status == types.Status.MAX_TOKENS)
+  ]
+  packed = _pack(
+      rows, buckets, microbatch_rows, num_groups * group_size, pad_id
+  )
+  slots = list(slots) + [-1] * (num_groups - len(slots))
+  return Batch(packed, shaped, progress, scored, np.asarray(slots, np.int32))
+
+
+def _progress(groups, slots, num_groups, group_size):
+  """Progress rewards and which trajectories there are, both [N, G]."""
   if len(groups) != len(slots) or len(groups) > num_groups:
     raise ValueError(
         f'{len(groups)} groups with {len(slots)} slots do not fit a minibatch '
@@ -88,23 +108,7 @@ def pack(
     for j, trajectory in enumerate(group):
       if trajectory is not None:
         progress[i, j], present[i, j] = trajectory.progress, True
-  shaped = progress.copy()
-  if rewards is not None:
-    shaped[: len(groups)] = rewards
-  scored = present & np.isfinite(shaped)
-  shaped = np.where(scored, shaped, 0).astype(np.float32)
-  computed = scored & ~(flat_groups(shaped, scored) & skip_flat)[:, None]
-  rows = [
-      _row(i * group_size + j, t.tokens, t.loss_mask, t.logprobs)
-      for i, group in enumerate(groups)
-      for j, t in enumerate(group)
-      if computed[i, j]
-      and not (mask_overlong and t.status == types.Status.MAX_TOKENS)
-  ]
-  capacity = num_groups * group_size
-  packed = _pack(rows, buckets, microbatch_rows, capacity, pad_id)
-  slots = list(slots) + [-1] * (num_groups - len(slots))
-  return Batch(packed, shaped, progress, scored, np.asarray(slots, np.int32))
+  return progress, present
 
 
 def flat_groups(rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
@@ -141,8 +145,10 @@ def pack_supervised(
   return _pack(made, buckets, microbatch_rows, capacity, pad_id)
 
 
-def unpack(packed: Packed, values: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
-  """Per-target values of each bucket [M, R, K] -> {row index: [its targets]}."""
+def unpack(
+    packed: Packed, values: Sequence[np.ndarray]
+) -> dict[int, np.ndarray]:
+  """Per-target values of each bucket [M, R, K] -> {row: its targets}."""
   result = {}
   for bucket, count, value in zip(packed.buckets, packed.counts, values):
     for m in range(count):
@@ -229,4 +235,6 @@ def _fill(part, length, targets, steps, microbatch_rows, pad_id) -> Bucket:
       old_logprobs[i, : len(where)] = np.asarray(row.logprobs)[where]
     mask[i, : len(where)] = True
   arrays = (tokens, lengths, positions, ids, old_logprobs, mask, index)
-  return Bucket(*(a.reshape(steps, microbatch_rows, *a.shape[1:]) for a in arrays))
+  return Bucket(*(
+      a.reshape(steps, microbatch_rows, *a.shape[1:]) for a in arrays
+  ))
