@@ -114,7 +114,7 @@ def _progress(groups, slots, num_groups, group_size):
 def flat_groups(rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
   """Groups without reward spread: bool [N].
 
-  Decided by equality of the float32 rewards, never by a deviation: three times
+  Decided by equality of the float32 rewards, never by a deviation: seven times
   0.35 has a float32 deviation above zero. A group with fewer than two scored
   rows is flat.
   """
