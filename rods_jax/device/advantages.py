@@ -65,8 +65,8 @@ def group_advantages(
   Returns:
     Exactly zero where not valid, where fewer than two rewards of the group are
     valid, and where all of them are equal. Equality decides: the float32
-    mean of seven times 0.35 is not 0.35, and dividing the residue by a deviation
-    of its own size gives advantages near 1.
+    mean of seven times 0.35 is not 0.35, and dividing the residue by a
+    deviation of its own size gives advantages near 1.
   """
   count = valid.sum(axis=1, keepdims=True)
   low = jnp.min(jnp.where(valid, rewards, jnp.inf), axis=1, keepdims=True)
