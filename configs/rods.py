@@ -62,9 +62,9 @@ def _default() -> ml_collections.ConfigDict:
   rollout.groups_per_batch = 8  # tasks per rollout batch
   rollout.temperature = 1.0
   rollout.num_slots = 64  # rows decoded together
-  rollout.cache_buckets = (256, 512, 1024)  # the last: longest trajectory
+  rollout.cache_buckets = (128, 256, 384, 512, 768, 1024)  # the last: longest trajectory
   rollout.extend_buckets = (32, 128)  # tokens per prefill chunk
-  rollout.extend_rows = 16  # slots per prefill call
+  rollout.extend_rows = 4  # pieces per prefill step
   rollout.refill_below = 0.25  # refill once this share of slots still runs
   rollout.max_message_tokens = 96  # per assistant message
   rollout.max_rounds = 5  # tool rounds (and parse errors) per turn
@@ -88,7 +88,7 @@ def _default() -> ml_collections.ConfigDict:
   grpo.mask_overlong = False  # True: MAX_TOKENS rows give no gradient
   grpo.grad_clip = 1.0
   grpo.weight_decay = 0.0
-  grpo.microbatch_rows = 8
+  grpo.microbatch_rows = 4
   grpo.length_buckets = (384, 512, 640, 1024)  # rows are padded to these
   grpo.max_nonfinite = 3  # skipped updates in a row before the run fails
 

@@ -24,7 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
   warm.rows_per_step = 32
   warm.learning_rate = 2e-3
   warm.warmup_steps = 20
-  warm.microbatch_rows = 8
+  warm.microbatch_rows = 4
   warm.tokenizer_variants = 2  # variants per task that the merges come from
   warm.log_every = 20
   warm.output = 'rods_jax/assets'  # where tokenizer and policy are written
