@@ -4,6 +4,7 @@
 """
 
 import logging
+import os
 import pathlib
 import sys
 
@@ -83,6 +84,10 @@ def _one_line(message: str) -> str:
 
 def run(argv: list[str]) -> int:
   """Runs the command; a UserError becomes one line and exit status 1."""
+  # JAX reads these when it is imported: a second start compiles nothing.
+  cache = pathlib.Path.home() / '.cache' / 'rods_jax' / 'xla'
+  os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(cache))
+  os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.3')
   logging.basicConfig(
       level=logging.WARNING, format='%(levelname)s: %(message)s'
   )
