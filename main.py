@@ -6,10 +6,12 @@
 import logging
 import os
 import pathlib
+import re
 import sys
 
 from absl import app
 from absl import flags
+import ml_collections
 from ml_collections import config_flags
 
 from rods_jax import errors
@@ -33,9 +35,19 @@ def main(argv: list[str]) -> int:
   config = _CONFIG.value
   if config is None:
     raise errors.UserError('Name a config, such as --config=configs/rods.py.')
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise errors.UserError(
+        f'get_config of {flags.FLAGS["config"].config_filename} must return a '
+        f'ConfigDict, not {type(config).__name__}.'
+    )
   settings.validate(config)
   workdir = pathlib.Path(_WORKDIR.value or _default_workdir())
   mode = _MODE.value or ('warm_start' if 'warm_start' in config else 'train')
+  if mode == 'warm_start' and 'warm_start' not in config:
+    raise errors.UserError(
+        '--mode=warm_start needs a config with that section, such as '
+        '--config=configs/warm_start.py.'
+    )
   # Imported here so that --help and a wrong flag answer at once.
   if mode == 'train':
     from rods_jax import train
@@ -62,7 +74,7 @@ def _parse(argv: list[str]) -> list[str]:
   app.define_help_flags()
   try:
     rest = flags.FLAGS(argv)
-    if _CONFIG.value is not None:
+    if isinstance(_CONFIG.value, ml_collections.ConfigDict):
       _CONFIG.value.keys()  # a missing file is reported at first use only
     return rest
   except OSError as error:
@@ -71,15 +83,32 @@ def _parse(argv: list[str]) -> list[str]:
   except (
       flags.Error, AttributeError, KeyError, TypeError, ValueError
   ) as error:
-    raise errors.UserError(_one_line(str(error))) from error
+    raise errors.UserError(_one_line(error, argv)) from error
 
 
-def _one_line(message: str) -> str:
-  """The config's own error where a traceback is quoted, else all of it."""
+def _one_line(error: Exception, argv: list[str]) -> str:
+  """What went wrong, without the layers that ml_collections wraps it in."""
+  while error.args and isinstance(error.args[0], Exception):
+    error = error.args[0]
+  message = str(error.args[0]) if error.args else str(error)
+  unknown = re.match(r"'(\w+)'(?:\nDid you mean \"(\w+)\")?", message)
+  if isinstance(error, KeyError) and unknown:
+    return _unknown_field(*unknown.groups(), argv)
   lines = message.strip().splitlines()
-  if 'parsing config file' in lines[0]:
-    return lines[-1]
-  return ' '.join(lines).replace('\\n', ': ').strip('\'"')
+  if 'parsing config file' in lines[0]:  # a traceback of the config follows
+    return re.sub(r'^\w+Error: ', '', lines[-1])
+  return ' '.join(lines)
+
+
+def _unknown_field(name: str, meant: str | None, argv: list[str]) -> str:
+  """Names the section that the command line looked for the field in."""
+  section = 'config'
+  for argument in argv:
+    path = argument.partition('=')[0].lstrip('-').split('.')
+    if name in path[1:]:
+      section = '.'.join(path[: path.index(name)])
+  hint = f'did you mean {meant!r}?' if meant else 'see the config file.'
+  return f'{section} has no field {name!r}; {hint}'
 
 
 def run(argv: list[str]) -> int:

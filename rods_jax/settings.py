@@ -5,6 +5,7 @@ ranges and the combinations. Each message names the field and what it may be.
 """
 
 from collections.abc import Callable
+import math
 from typing import Any
 
 import ml_collections
@@ -12,21 +13,33 @@ import ml_collections
 from rods_jax import types
 from rods_jax.errors import UserError
 
-_POSITIVE = ('a number above 0', lambda v: v > 0)
+Rule = tuple[str, Callable[[Any], bool]]
+
+_POSITIVE = ('a number above 0', lambda v: 0 < v < math.inf)
 _COUNT = ('a whole number of at least 1', lambda v: v >= 1)
-_NOT_NEGATIVE = ('a number of at least 0', lambda v: v >= 0)
+_NOT_NEGATIVE = ('a number of at least 0', lambda v: 0 <= v < math.inf)
 _SHARE = ('a number from 0 to 1', lambda v: 0 <= v <= 1)
+_INSIDE = ('a number above 0 and below 1', lambda v: 0 < v < 1)
+_AXIS = (
+    'a whole number of at least 1, or -1 for what is left',
+    lambda v: v >= 1 or v == -1,
+)
+_NAME = ('a name or path', bool)
+_SWITCH = ('True or False', lambda v: isinstance(v, bool))
 _INCREASING = (
     'increasing whole numbers above 0',
-    lambda v: len(v) > 0 and v[0] > 0 and list(v) == sorted(set(v)),
+    lambda v: len(v) > 0
+    and all(type(n) is int for n in v)
+    and v[0] > 0
+    and list(v) == sorted(set(v)),
 )
 
 
-def _one_of(*names: str) -> tuple[str, Callable[[Any], bool]]:
+def _one_of(*names: str) -> Rule:
   return 'one of ' + ', '.join(map(repr, names)), lambda v: v in names
 
 
-_RULES = {
+_RULES: dict[str, Rule] = {
     'rng_seed': _NOT_NEGATIVE,
     'data.categories': (
         f'some of {", ".join(types.CATEGORIES)}, each once',
@@ -52,8 +65,15 @@ _RULES = {
     'model.mlp_dim': _COUNT,
     'model.rope_theta': _POSITIVE,
     'model.rms_eps': _POSITIVE,
+    'model.tie_embeddings': _SWITCH,
+    'model.qkv_bias': _SWITCH,
+    'model.qk_norm': _SWITCH,
     'model.dtype': _one_of('float32', 'bfloat16'),
     'model.remat': _one_of('none', 'full'),
+    'model.init_from': _NAME,
+    'mesh.data': _AXIS,
+    'mesh.fsdp': _AXIS,
+    'mesh.tensor': _AXIS,
     'rollout.group_size': (
         'at least 2: one trajectory has no baseline',
         lambda v: v >= 2,
@@ -73,27 +93,32 @@ _RULES = {
     'grpo.learning_rate': _POSITIVE,
     'grpo.warmup_steps': _NOT_NEGATIVE,
     'grpo.minibatch_groups': _COUNT,
-    'grpo.clip_low': ('a number above 0 and below 1', lambda v: 0 < v < 1),
+    'grpo.clip_low': _INSIDE,
     'grpo.clip_high': _POSITIVE,
     'grpo.dual_clip': (
         'a number above 1, or 0 for none',
-        lambda v: v == 0 or v > 1,
+        lambda v: v == 0 or 1 < v < math.inf,
     ),
     'grpo.kl_coef': _NOT_NEGATIVE,
     'grpo.entropy_coef': _NOT_NEGATIVE,
     'grpo.aggregation': _one_of('token_mean', 'sequence_mean'),
+    'grpo.normalize_advantage': _SWITCH,
+    'grpo.skip_flat_groups': _SWITCH,
+    'grpo.mask_overlong': _SWITCH,
     'grpo.grad_clip': _POSITIVE,
     'grpo.weight_decay': _NOT_NEGATIVE,
     'grpo.microbatch_rows': _COUNT,
     'grpo.length_buckets': _INCREASING,
     'grpo.max_nonfinite': _COUNT,
-    'boundary.hard_below': _SHARE,
-    'boundary.mastered_above': _SHARE,
+    'boundary.hard_below': _INSIDE,
+    'boundary.mastered_above': _INSIDE,
     'pool.max_generated': _NOT_NEGATIVE,
     'pool.inject_fraction': _SHARE,
     'pool.retire_above': _SHARE,
     'pool.retire_below': _SHARE,
+    'pool.retire_human': _SWITCH,
     'pool.cooldown_epochs': _NOT_NEGATIVE,
+    'synthesis.enabled': _SWITCH,
     'synthesis.attempts': _COUNT,
     'synthesis.timeout_s': _POSITIVE,
     'train.num_epochs': _COUNT,
@@ -101,21 +126,50 @@ _RULES = {
     'train.keep_checkpoints': _COUNT,
     'eval.num_variants': _NOT_NEGATIVE,
     'eval.num_heldout': _NOT_NEGATIVE,
+    'eval.before': _SWITCH,
+}
+
+# Of configs that have this section only.
+_WARM_START_RULES: dict[str, Rule] = {
+    'warm_start.vocab_size': _COUNT,
+    'warm_start.num_steps': _COUNT,
+    'warm_start.rows_per_step': _COUNT,
+    'warm_start.learning_rate': _POSITIVE,
+    'warm_start.warmup_steps': _NOT_NEGATIVE,
+    'warm_start.microbatch_rows': _COUNT,
+    'warm_start.tokenizer_variants': _COUNT,
+    'warm_start.log_every': _COUNT,
+    'warm_start.output': _NAME,
 }
 
 
-def get(config: ml_collections.ConfigDict, path: str) -> Any:
-  """The field at a dotted path."""
-  for name in path.split('.'):
-    config = config[name]
-  return config
+def fields(config: ml_collections.ConfigDict, prefix: str = '') -> dict:
+  """Dotted path -> value of every field, sections opened."""
+  found = {}
+  for name, value in config.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      found |= fields(value, f'{prefix}{name}.')
+    else:
+      found[prefix + name] = value
+  return found
 
 
 def validate(config: ml_collections.ConfigDict) -> None:
-  """Raises UserError for the first field that is out of range."""
-  for path, (wanted, holds) in _RULES.items():
-    value = get(config, path)
-    if not holds(value):
+  """Raises UserError for the first field that is no good: see _RULES."""
+  rules = dict(_RULES)
+  if 'warm_start' in config:
+    rules |= _WARM_START_RULES
+  values = fields(config)
+  for path in sorted(rules.keys() ^ values.keys()):
+    what = 'lacks' if path in rules else 'has an unknown'
+    raise UserError(f'The config {what} field {path}; see configs/rods.py.')
+  for path, (wanted, holds) in rules.items():
+    value = values[path]
+    try:
+      valid = holds(value)
+    except TypeError:  # such as a text among numbers
+      valid = False
+    if not valid:
       raise UserError(f'config.{path} is {value!r}; it must be {wanted}.')
   _check_combinations(config)
 

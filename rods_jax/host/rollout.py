@@ -18,7 +18,10 @@ import numpy as np
 from rods_jax import types
 from rods_jax.host import chat_format
 from rods_jax.host import env
+from rods_jax.host import rewards
 from rods_jax.host import tool_calls
+
+OUT_OF_TOKENS = 'the token budget ran out'
 
 
 class Generated(Protocol):
@@ -115,6 +118,12 @@ class _Row:
     turn = min(self.episode.turn, len(self.job.task.turns) - 1)
     self.events.append(types.Event(turn=turn, role=role, text=text))
 
+  def drop_pending(self) -> None:
+    """Removes what the generator never got, so that no row is too long."""
+    end = len(self.tokens) - len(self.pending)
+    del self.tokens[end:], self.mask[end:], self.logprobs[end:]
+    self.pending.clear()
+
   def trajectory(self, policy_version: int) -> types.Trajectory:
     e = self.episode
     return types.Trajectory(
@@ -126,7 +135,7 @@ class _Row:
         turn_scores=tuple(e.scores),
         status=self.status,
         policy_version=policy_version,
-        num_rounds=e.num_rounds,
+        num_rounds=sum(event.role == 'assistant' for event in self.events),
         num_calls=e.num_calls,
         num_tool_errors=e.num_tool_errors,
         num_parse_errors=e.num_parse_errors,
@@ -189,7 +198,7 @@ class _Rollout:
     for slot in slots:
       row = self.rows[slot]
       if len(row.tokens) >= self.generator.capacity:
-        self.stop(row, types.Status.MAX_TOKENS, 'the token budget ran out')
+        self.stop(row, types.Status.MAX_TOKENS, OUT_OF_TOKENS)
       elif row.pending:
         batch[slot] = np.array(row.pending, np.int32)
         row.pending.clear()
@@ -198,7 +207,11 @@ class _Rollout:
 
   def stop(self, row: _Row, status: types.Status, reason: str) -> None:
     row.episode.abandon(reason)
+    self.finish(row, status)
+
+  def finish(self, row: _Row, status: types.Status) -> None:
     row.status = status
+    row.drop_pending()
 
   def decode(self) -> None:
     """Samples until enough slots finish, then plays what they said."""
@@ -207,6 +220,7 @@ class _Rollout:
     budgets = {
         slot: min(limit - len(row.message), capacity - len(row.tokens))
         for slot, row in self.rows.items()
+        if row.status is None
     }
     running = int(len(budgets) * self.budgets.refill_below)
     generated = self.timed(self.generator.decode, budgets, running)
@@ -219,10 +233,11 @@ class _Rollout:
       elif len(row.message) >= limit:
         self.close_message(row)
       elif len(row.tokens) >= capacity:
-        self.stop(row, types.Status.MAX_TOKENS, 'the token budget ran out')
+        row.log('assistant', self.fmt.text(row.message))
+        self.stop(row, types.Status.MAX_TOKENS, OUT_OF_TOKENS)
       if row.pending:
         changed.append(slot)
-    self.extend([s for s in changed if self.rows[s].status is None])
+    self.extend(changed)
 
   def close_message(self, row: _Row) -> None:
     """Ends a message at its token cap: an error, never a silent cut."""
@@ -247,7 +262,7 @@ class _Rollout:
       results = row.episode.execute(calls)
       self.answer(row, [result.text for result in results])
       if any(result.timeout for result in results):
-        self.stop(row, types.Status.ENV_TIMEOUT, 'a tool call timed out')
+        self.stop(row, types.Status.ENV_TIMEOUT, rewards.TIMEOUT)
 
   def end_message(self, row: _Row, text: str) -> None:
     row.log('assistant', text)
@@ -255,8 +270,9 @@ class _Rollout:
 
   def parse_error(self, row: _Row, text: str, reason: str) -> None:
     self.end_message(row, text)
+    last = not row.episode.rounds_left  # before this message is counted
     row.episode.parse_error(reason)
-    if not row.episode.rounds_left:
+    if last:
       self.end_turn(row, forced=True)
     else:
       self.answer(row, [f'Error: {reason}'])
@@ -270,9 +286,8 @@ class _Rollout:
     row.episode.end_turn(forced=forced)
     row.forced |= forced
     if row.episode.done:
-      row.pending.clear()
-      row.status = (
-          types.Status.MAX_ROUNDS if row.forced else types.Status.DONE
+      self.finish(
+          row, types.Status.MAX_ROUNDS if row.forced else types.Status.DONE
       )
     else:
       row.append(self.open_turn(row))
