@@ -19,6 +19,7 @@ from rods_jax import run
 from rods_jax import terminal
 from rods_jax import types
 from rods_jax import weights
+from rods_jax import workdir as workdir_lib
 from rods_jax.host import rollout
 
 Results = dict[str, dict[str, 'Score']]  # split -> category or 'all' -> score
@@ -109,8 +110,10 @@ def write(workdir: pathlib.Path, step: int, results: Results) -> None:
   }
   path = workdir / 'eval.json'
   partial = path.with_suffix('.partial')
-  partial.write_text(json.dumps(data, indent=2) + '\n')
-  partial.replace(path)
+  with workdir_lib.writable(workdir):
+    workdir.mkdir(parents=True, exist_ok=True)
+    partial.write_text(json.dumps(data, indent=2) + '\n')
+    partial.replace(path)
 
 
 def table(results: Results) -> str:
@@ -138,7 +141,6 @@ def evaluate_run(
   results = evaluate_tasks(
       config, policy, params, build.evaluation_tasks(config, tasks)
   )
-  workdir.mkdir(parents=True, exist_ok=True)
   write(workdir, step, results)
   print(table(results))
   return 0

@@ -1,8 +1,8 @@
 """A run's parts and its state: created fresh or from the last checkpoint."""
 
+import contextlib
 import dataclasses
 import pathlib
-import time
 from typing import Any
 
 import jax
@@ -31,21 +31,18 @@ class Position:
     batch: rollout batches of this epoch that are done.
     step: optimizer steps that are done.
     trajectories: lines of trajectories.jsonl.
-    elapsed_s: seconds of all earlier sittings.
   """
 
   epoch: int = 0
   batch: int = 0
   step: int = 0
   trajectories: int = 0
-  elapsed_s: float = 0.0
 
 
 class Run:
   """All that a run holds; created fresh or from its last checkpoint."""
 
   def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path):
-    self.begin = time.monotonic()
     self.config, self.workdir = config, workdir
     self.tasks = build.build_tasks(config)
     self.policy = build.build_policy(config)
@@ -64,13 +61,43 @@ class Run:
         workdir / 'checkpoints', config.train.keep_checkpoints
     )
     self._build_update()
+    self._saved_step = 0
     self._restore()
-    self.writer = metrics_lib.MetricsWriter(workdir)
-    self.writer.rewind(self.position.step)
-    self.writer.truncate_jsonl('trajectories', self.position.trajectories)
-    self.synthesis = background.Background(workdir / 'synthesis')
+    self._cleanup = contextlib.ExitStack()
+    self._cleanup.callback(self.saver.close)
+    self.writer: metrics_lib.MetricsWriter | None = None
+    self.synthesis: background.Background | None = None
+    if not self.complete:  # a complete run's files stay as they are
+      with workdir_lib.writable(workdir):
+        self._open_logs()
+        self.restart_synthesis()
+      self.submit_pending()
+
+  @property
+  def complete(self) -> bool:
+    return self.position.epoch >= self.config.train.num_epochs
+
+  def _open_logs(self) -> None:
+    """The logs, brought back to the checkpoint."""
+    position = self.position
+    self.writer = metrics_lib.MetricsWriter(self.workdir)
+    self._cleanup.callback(self.writer.close)
+    # Step 0 is only written by a run that starts, which it does again.
+    self.writer.rewind(position.step or -1)
+    self.writer.truncate_jsonl('trajectories', position.trajectories)
+
+  def restart_synthesis(self) -> None:
+    """A fresh background process that knows of no request."""
+    if self.synthesis is not None:
+      self.synthesis.close()
+    self.synthesis = background.Background(self.workdir / 'synthesis')
+    self._cleanup.callback(self.synthesis.close)
+
+  def submit_pending(self) -> None:
+    """Starts the synthesis of the pending request, if there is one."""
     if self.pending is not None:
-      self.synthesis.submit(self.pending)
+      with workdir_lib.writable(self.workdir):
+        self.synthesis.submit(self.pending)
 
   def _build_update(self) -> None:
     config, policy = self.config, self.policy
@@ -117,6 +144,7 @@ class Run:
     self.state = restored.arrays
     document = restored.document
     self.position = Position(**document['position'])
+    self._saved_step = self.position.step
     self.pool = replay.Pool.from_state(
         document['pool'], *pool_configs(self.config)
     )
@@ -124,29 +152,30 @@ class Run:
       self.pending = pipeline.Request.from_json(document['pending'])
 
   def save(self) -> None:
-    """One composite checkpoint; the logs it counts on are written first."""
+    """One composite checkpoint, unless there is one of this step already.
+
+    The logs it counts on are written first.
+    """
+    if self.position.step == self._saved_step:
+      return
     with workdir_lib.writable(self.workdir):
       self.pool.log.write(self.workdir / 'pool.jsonl')
-    position = dataclasses.replace(self.position, elapsed_s=self.elapsed())
     pending = None if self.pending is None else self.pending.to_json()
     document = {
-        'position': dataclasses.asdict(position),
+        'position': dataclasses.asdict(self.position),
         'pool': self.pool.state_dict(),
         'pending': pending,
     }
     with errors.as_user_error(checkpoint.CheckpointError):
       self.saver.save(self.position.step, self.state, document)
-
-  def elapsed(self) -> float:
-    return self.position.elapsed_s + time.monotonic() - self.begin
+    self._saved_step = self.position.step
 
   def __enter__(self) -> 'Run':
     return self
 
   def __exit__(self, *exc_info) -> None:
-    self.synthesis.close()
-    self.writer.close()
-    self.saver.close()
+    with workdir_lib.writable(self.workdir):
+      self._cleanup.close()
 
 
 def pool_configs(

@@ -53,6 +53,10 @@ class ProgressBar:
     self._bar.refresh()
     self._step = step
 
+  def expect(self, total_steps: int) -> None:
+    """Corrects the number of steps, as the pool grows and shrinks."""
+    self._total = self._bar.total = total_steps
+
   def end_epoch(self, epoch: int) -> None:
     """Writes the epoch's line where there is no terminal."""
     if self._is_terminal:

@@ -15,6 +15,7 @@ A signal stops the run after a batch, with a checkpoint; the same command goes
 on from there and gives the numbers of a run that never stopped.
 """
 
+import logging
 import pathlib
 from typing import Any
 
@@ -31,6 +32,7 @@ from rods_jax import run as run_lib
 from rods_jax import stop as stop_lib
 from rods_jax import terminal
 from rods_jax import types
+from rods_jax import weights
 from rods_jax import workdir as workdir_lib
 from rods_jax.device import update
 from rods_jax.host import packing
@@ -45,12 +47,17 @@ def train(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   """Runs or continues a training run; returns the exit status."""
   workdir_lib.prepare(workdir, config)
   with stop_lib.StopRequest() as stop, run_lib.Run(config, workdir) as run:
-    complete = loop(run, stop)
-  report.write_report(workdir)
+    if run.complete:
+      print(
+          f'{workdir} holds a complete run of {run.position.epoch} epochs; '
+          'a larger --config.train.num_epochs continues it.'
+      )
+    complete = run.complete or loop(run, stop)
+  with workdir_lib.writable(workdir):
+    report.write_report(workdir)
   if not complete:
     print(
-        f'Stopped at step {run.position.step} with a checkpoint; the same '
-        'command continues.'
+        f'Stopped at step {run.position.step}; the same command continues.'
     )
     return 128 + stop.signal
   print(terminal.summary_table(report.summary_rows(workdir)))
@@ -69,19 +76,22 @@ def loop(run: run_lib.Run, stop: stop_lib.StopRequest) -> bool:
       ids = epoch_ids(run)
       batches = _batches(ids, config.rollout.groups_per_batch)
       for slots in batches[position.batch :]:
+        if stop.signal:
+          run.save()
+          return False
         rows = train_batch(run, ids, slots)
         position.batch += 1
         if position.batch == len(batches):
           rows[-1] |= close_epoch(run, ids)
-          bar.end_epoch(position.epoch)
           position.epoch, position.batch = position.epoch + 1, 0
           if position.epoch == num_epochs:
             rows[-1] |= evaluate_policy(run)
         _write(run, rows, bar)
-        if stop.signal or _checkpoint_is_due(run):
+        if not position.batch:
+          bar.end_epoch(position.epoch - 1)
+          bar.expect(_total_steps(run))
+        if _checkpoint_is_due(run):
           run.save()
-        if stop.signal and position.epoch < num_epochs:
-          return False
   return True
 
 
@@ -155,13 +165,21 @@ def update_policy(
     metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
   run.position.step += 1
   if metrics['loss/nonfinite_in_row'] >= grpo.max_nonfinite:
-    path = run.workdir / 'nonfinite_batch.npz'
-    np.savez(path, *jax.tree.leaves(batch))
     raise errors.UserError(
         f'{grpo.max_nonfinite} updates in a row were not finite; the last '
-        f'batch is in {path}. Lower config.grpo.learning_rate.'
+        f'batch is in {_dump(run, batch)}. Start again in another --workdir '
+        'with a lower --config.grpo.learning_rate.'
     )
   return metrics
+
+
+def _dump(run: run_lib.Run, batch: Any) -> pathlib.Path:
+  """Writes the arrays of a batch, by name."""
+  path = run.workdir / 'nonfinite_batch.npz'
+  named = zip(weights.names(batch), jax.tree.leaves(batch), strict=True)
+  with workdir_lib.writable(run.workdir):
+    np.savez(path, **dict(named))
+  return path
 
 
 def close_epoch(run: run_lib.Run, ids: np.ndarray) -> Metrics:
@@ -187,20 +205,32 @@ def close_epoch(run: run_lib.Run, ids: np.ndarray) -> Metrics:
 
 
 def _collect(run: run_lib.Run) -> tuple[list[types.Task], Metrics]:
-  """Variants of the seeds that the epoch before named."""
+  """Variants of the seeds that the epoch before named.
+
+  They enter now or never: which epoch a variant enters at may not depend on
+  how fast the machine is, or a continued run would give other numbers.
+  """
   if run.pending is None:
     return [], {}
+  request, run.pending = run.pending, None
   collected = run.synthesis.collect(run.config.synthesis.timeout_s)
-  if collected is None:  # still running: its variants come next time
-    return [], {}
-  run.pending = None
+  if collected is None:
+    logging.warning(
+        'Synthesis took longer than config.synthesis.timeout_s; its request '
+        'runs again in the main process, with the same result.'
+    )
+    run.restart_synthesis()
+    collected = pipeline.run_request(request)
   made, stages = collected
   return made, stages.metrics()
 
 
 def _request(run: run_lib.Run, epoch: int) -> None:
-  """Names the next seeds and starts their synthesis."""
-  if not run.config.synthesis.enabled or run.pending is not None:
+  """Names the next seeds and starts their synthesis.
+
+  After the last epoch it is only noted, for a run that is continued.
+  """
+  if not run.config.synthesis.enabled:
     return
   seeds = run.pool.choose_seeds(epoch)
   if not seeds:
@@ -213,7 +243,8 @@ def _request(run: run_lib.Run, epoch: int) -> None:
       attempts=run.config.synthesis.attempts,
       forbidden=run.pool.hashes(),
   )
-  run.synthesis.submit(run.pending)
+  if epoch + 1 < run.config.train.num_epochs:
+    run.submit_pending()
 
 
 def evaluate_policy(run: run_lib.Run) -> Metrics:
@@ -252,15 +283,20 @@ def _write(
 
 
 def _progress_bar(run: run_lib.Run) -> terminal.ProgressBar:
-  """Counts the coming epochs' steps with the pool as it is now."""
-  position, config = run.position, run.config
-  per_epoch = -(-len(run.pool) // config.grpo.minibatch_groups)
-  left = config.train.num_epochs - position.epoch
   return terminal.ProgressBar(
-      position.step + left * per_epoch,
-      config.train.num_epochs,
-      initial_step=position.step,
+      _total_steps(run),
+      run.config.train.num_epochs,
+      initial_step=run.position.step,
   )
+
+
+def _total_steps(run: run_lib.Run) -> int:
+  """Steps of the whole run if the pool stays as large as it is now."""
+  position, config = run.position, run.config
+  per_batch = config.rollout.groups_per_batch // config.grpo.minibatch_groups
+  per_epoch = -(-len(run.pool) // config.grpo.minibatch_groups)
+  left = (config.train.num_epochs - position.epoch) * per_epoch
+  return position.step + left - position.batch * per_batch
 
 
 def _keep_trajectories(
@@ -272,5 +308,6 @@ def _keep_trajectories(
       records.trajectory_record(position.step, position.epoch, task, t)
       for t in group
   ]
-  run.writer.append_jsonl('trajectories', lines)
+  with workdir_lib.writable(run.workdir):
+    run.writer.append_jsonl('trajectories', lines)
   position.trajectories += len(lines)
