@@ -180,20 +180,18 @@ def files(*truths, **kwargs):
   return worlds.make('GorillaFileSystem', truths=truths, **kwargs)
 
 
-def ids(text):
+def ids(text: str) -> list[int]:
   return tokenizer().encode(text)
 
 
-def control(name):
+def control(name: str) -> int:
   return tokenizer().control(name)
 
 
 def prompt(task):
   """The first piece of every row of the task."""
   offer = env.Episode(task).on_offer()
-  return fmt().system(offer) + fmt().user(
-      task.turns[0].user
-  )
+  return fmt().system(offer) + fmt().user(task.turns[0].user)
 
 
 def check_row(trajectory, generator, uid=0):

@@ -1,0 +1,92 @@
+"""The tokenizer: control tokens by id only, any text in, any ids out."""
+
+from hypothesis import given, settings, strategies as st
+import pytest
+
+from rods_jax.host import bfcl
+from rods_jax.host import tokenizer as tokenizer_lib
+from tests import scripted
+
+CONTROL = (
+    tokenizer_lib.PAD, tokenizer_lib.END, tokenizer_lib.CUT,
+    *tokenizer_lib.ROLES, 'cd(', 'folder=',
+)
+
+
+def test_control_tokens_are_distinct_ids():
+  tok = scripted.tokenizer()
+  ids = [tok.control(name) for name in CONTROL]
+  assert len(set(ids)) == len(CONTROL) == 9
+  assert tok.pad_id != tok.end_id  # or padding would hide the end token
+  assert max(ids) < tok.vocab_size
+
+
+def test_every_tool_and_parameter_is_one_token():
+  tok = scripted.tokenizer()
+  tools = {t for c in bfcl.CLASSES for t in bfcl.tool_names(c)}
+  names = [f'{t}(' for t in tools]
+  names += [f'{p}=' for t in tools for p in bfcl.parameters(t)]
+  assert len({tok.control(name) for name in names}) == len(set(names)) > 200
+
+
+def test_unknown_control_token_is_named():
+  with pytest.raises(KeyError, match='no control token'):
+    scripted.tokenizer().control('<nothing>')
+
+
+@pytest.mark.parametrize('name', CONTROL)
+def test_control_words_in_text_are_text(name):
+  """A result that says '<end>' could end the message: one id, not several."""
+  tok = scripted.tokenizer()
+  for text in (name, f'a {name} b', name * 3, f'{name}\n'):
+    ids = tok.encode(text)
+    assert not {tok.control(c) for c in CONTROL} & set(ids)
+    assert tok.decode(ids) == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.characters(exclude_categories=())))
+def test_any_text_is_encoded_and_comes_back(text):
+  """Lone surrogates become '?': they cannot be written as UTF-8."""
+  tok = scripted.tokenizer()
+  clean = text.encode('utf-8', 'replace').decode()
+  assert tok.decode(tok.encode(text)) == clean
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, scripted.tokenizer().vocab_size - 1)))
+def test_any_ids_are_decoded(ids):
+  assert isinstance(scripted.tokenizer().decode(ids), str)
+
+
+def test_half_a_character_is_decoded():
+  tok = scripted.tokenizer()
+  ids = tok.encode('\N{SNOWMAN}')
+  assert len(ids) > 1
+  assert tok.decode(ids[:1]) == '\N{REPLACEMENT CHARACTER}'
+
+
+def test_digits_are_single_tokens():
+  """Numbers are copied digit by digit: 2024 is 4 ids, not one merge."""
+  tok = scripted.tokenizer()
+  assert len(tok.encode('2024')) == 4
+  assert tok.encode('22') == tok.encode('2') * 2
+
+
+def test_training_is_reproducible_and_saved_whole(tmp_path):
+  """The same texts give the same file, and the file the same ids."""
+  texts = ['the quick brown fox', "'report.pdf',", '12 files'] * 5
+  made = [
+      tokenizer_lib.train(texts, ['cd', 'ls'], ['folder'], 300)
+      for _ in range(2)
+  ]
+  paths = [tmp_path / 'a.json', tmp_path / 'b.json']
+  for tok, path in zip(made, paths):
+    tok.save(path)
+  assert paths[0].read_bytes() == paths[1].read_bytes()
+  # 7 fixed controls, 2 tools, 1 parameter, 256 bytes, and merges.
+  assert 266 < made[0].vocab_size <= 300
+  loaded = tokenizer_lib.Tokenizer.load(paths[0])
+  text = 'the fox cd(<end>'
+  assert loaded.encode(text) == made[0].encode(text)
+  assert not {loaded.end_id, loaded.control('cd(')} & set(loaded.encode(text))
