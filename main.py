@@ -74,8 +74,7 @@ def _parse(argv: list[str]) -> list[str]:
   app.define_help_flags()
   try:
     rest = flags.FLAGS(argv)
-    if isinstance(_CONFIG.value, ml_collections.ConfigDict):
-      _CONFIG.value.keys()  # a missing file is reported at first use only
+    hasattr(_CONFIG.value, 'keys')  # first use: here a missing file raises
     return rest
   except OSError as error:
     path = flags.FLAGS['config'].config_filename

@@ -20,8 +20,8 @@ def writable(path: pathlib.Path):
     yield
   except OSError as error:
     raise errors.UserError(
-        f'Cannot write to {path}: {error.strerror}. Choose another folder '
-        'with --workdir, or make room.'
+        f'Cannot write to {path}: {error.strerror or error}. Choose another '
+        'folder with --workdir, or make room.'
     ) from error
 
 
@@ -40,13 +40,15 @@ def prepare(workdir: pathlib.Path, config: ml_collections.ConfigDict) -> None:
 
 def _check_same(path: pathlib.Path, wanted: dict) -> None:
   try:
-    found = _flat(json.loads(path.read_text()))
+    found = json.loads(path.read_text())
+    if not isinstance(found, dict):
+      raise ValueError('no JSON object')
   except ValueError as error:
     raise errors.UserError(
         f'{path} is not readable as JSON; delete the folder or choose another '
         '--workdir.'
     ) from error
-  wanted = _flat(wanted)
+  found, wanted = _flat(found), _flat(wanted)
   for name in sorted(found.keys() | wanted.keys()):
     if name not in _MAY_DIFFER and found.get(name) != wanted.get(name):
       raise errors.UserError(
