@@ -1,4 +1,7 @@
-"""Shared fixtures: one small model, and a compilation cache for all tests."""
+"""Shared fixtures: a small model, finished runs, a compilation cache.
+
+The runs are made once for several test files; nobody changes them.
+"""
 
 import os
 import tempfile
@@ -42,3 +45,32 @@ def small_model(small_config):
 def mesh():
   """A mesh over however many devices the tests run on, cut along data."""
   return sharding.make_mesh(-1, 1, 1)
+
+
+@pytest.fixture(scope='session')
+def tiny_policy(tmp_path_factory):
+  """Folder of the policy that tiny runs start from."""
+  from tests import tiny  # imports all of rods_jax: only where it is used
+
+  folder = tmp_path_factory.mktemp('policy')
+  tiny.quiet_policy(folder)
+  return folder
+
+
+@pytest.fixture(scope='session')
+def tiny_run(tiny_policy, tmp_path_factory):
+  """(outcome, workdir) of a run of four epochs that never stopped."""
+  from tests import tiny
+
+  workdir = tmp_path_factory.mktemp('four_epochs')
+  return tiny.sit(tiny.run_config(tiny_policy), workdir), workdir
+
+
+@pytest.fixture(scope='session')
+def tiny_half_run(tiny_policy, tmp_path_factory):
+  """(outcome, workdir) of the same run with two epochs."""
+  from tests import tiny
+
+  workdir = tmp_path_factory.mktemp('two_epochs')
+  config = tiny.run_config(tiny_policy, train__num_epochs=2)
+  return tiny.sit(config, workdir), workdir

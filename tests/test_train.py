@@ -9,31 +9,6 @@ from rods_jax import build
 from rods_jax.host.synthesis import pipeline
 from tests import tiny
 
-EPOCHS = 4  # of get_config
-
-
-@pytest.fixture(scope='module')
-def policy(tmp_path_factory):
-  """Folder of the policy that the runs start from."""
-  folder = tmp_path_factory.mktemp('policy')
-  tiny.quiet_policy(folder)
-  return folder
-
-
-@pytest.fixture(scope='module')
-def straight(policy, tmp_path_factory):
-  """(outcome, workdir) of a run that never stopped."""
-  workdir = tmp_path_factory.mktemp('straight')
-  return tiny.sit(tiny.run_config(policy), workdir), workdir
-
-
-@pytest.fixture(scope='module')
-def two_epochs(policy, tmp_path_factory):
-  """(outcome, workdir) of the same run with half the epochs."""
-  workdir = tmp_path_factory.mktemp('two_epochs')
-  config = tiny.run_config(policy, train__num_epochs=2)
-  return tiny.sit(config, workdir), workdir
-
 
 def last_step(workdir, epoch):
   """Steps that are done when the epoch (from 0) ends."""
@@ -42,33 +17,14 @@ def last_step(workdir, epoch):
   )
 
 
-def assert_same(one, other):
-  assert one.position == other.position
-  assert one.arrays.keys() == other.arrays.keys()
-  for name, value in one.arrays.items():
-    assert value.tobytes() == other.arrays[name].tobytes(), name
-  assert one.pool == other.pool
-  assert one.pending == other.pending
-
-
-def assert_same_logs(one, other, drop=()):
-  for name in ('metrics', 'pool', 'trajectories'):
-    wanted, found = tiny.rows(one, name), tiny.rows(other, name)
-    assert len(wanted) == len(found), name
-    for a, b in zip(wanted, found):
-      for key in [k for k in a | b if k.startswith(drop)]:
-        a.pop(key, None), b.pop(key, None)
-      assert a == b, name
-
-
-def test_the_run_does_what_the_other_tests_rely_on(straight):
+def test_the_run_does_what_the_other_tests_rely_on(tiny_run):
   """A run without injection would make the comparisons below empty."""
-  outcome, workdir = straight
+  outcome, workdir = tiny_run
   assert outcome.complete and outcome.pending is not None
   rows = tiny.rows(workdir)
   assert [r['step'] for r in rows] == list(range(outcome.position.step + 1))
   epochs = [r for r in rows if 'pool/size' in r]
-  assert len(epochs) == EPOCHS
+  assert len(epochs) == 4
   assert sum(r['pool/injected'] for r in epochs) > 0
   assert sum(r['pool/retired'] for r in epochs) > 0
   assert any(r.get('reward/std_within_group') for r in rows)
@@ -78,68 +34,68 @@ def test_the_run_does_what_the_other_tests_rely_on(straight):
 
 
 def test_two_epochs_and_two_more_are_four(
-    straight, two_epochs, policy, tmp_path
+    tiny_run, tiny_half_run, tiny_policy, tmp_path
 ):
   """The first two end as a complete run, with an evaluation of its own."""
-  outcome, workdir = straight
-  first, folder = two_epochs
+  outcome, workdir = tiny_run
+  first, folder = tiny_half_run
   assert first.complete and first.position.epoch == 2
   shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-  assert_same(outcome, tiny.sit(tiny.run_config(policy), tmp_path))
-  assert_same_logs(workdir, tmp_path, drop=('eval/',))
+  tiny.assert_same(outcome, tiny.sit(tiny.run_config(tiny_policy), tmp_path))
+  tiny.assert_same_logs(workdir, tmp_path, drop=('eval/',))
 
 
 def test_stops_between_and_in_epochs_leave_no_trace(
-    straight, policy, tmp_path
+    tiny_run, tiny_policy, tmp_path
 ):
   """Stops: in the first epoch, after the second, in the third.
 
   At the second stop variants are being synthesized, at the third as well; they
   are asked for again.
   """
-  outcome, workdir = straight
-  config = tiny.run_config(policy)
+  outcome, workdir = tiny_run
+  config = tiny.run_config(tiny_policy)
   stops = [1, last_step(workdir, 1), last_step(workdir, 1) + 1]
   for stop in stops:
     stopped = tiny.sit(config, tmp_path, stop)
     assert not stopped.complete
     assert stopped.position.step >= stop
   assert stopped.position.batch == 1 and stopped.pending is not None
-  assert_same(outcome, tiny.sit(config, tmp_path))
-  assert_same_logs(workdir, tmp_path)
+  tiny.assert_same(outcome, tiny.sit(config, tmp_path))
+  tiny.assert_same_logs(workdir, tmp_path)
 
 
 def test_slow_synthesis_changes_nothing(
-    two_epochs, policy, tmp_path, monkeypatch
+    tiny_half_run, tiny_policy, tmp_path, monkeypatch
 ):
   """A request that had not finished in time used to enter an epoch later.
 
   So a machine under load, or a continued run, which asks for the variants
   anew, gave another pool and other numbers.
   """
-  outcome, workdir = two_epochs
+  outcome, workdir = tiny_half_run
   monkeypatch.setattr(
       'rods_jax.host.synthesis.background.Background.collect',
       lambda self, timeout_s: None,
   )
-  config = tiny.run_config(policy, train__num_epochs=2)
-  assert_same(outcome, tiny.sit(config, tmp_path))
-  assert_same_logs(workdir, tmp_path)
+  config = tiny.run_config(tiny_policy, train__num_epochs=2)
+  tiny.assert_same(outcome, tiny.sit(config, tmp_path))
+  tiny.assert_same_logs(workdir, tmp_path)
   assert tiny.rows(tmp_path)[-1]['pool/injected'] > 0
 
 
-def test_a_growing_pool_compiles_nothing_after_the_first_epoch(straight):
+def test_a_growing_pool_compiles_nothing_after_the_first_epoch(tiny_run):
   """Programs: 1 extend length, decode, copy; one update."""
-  outcome, _ = straight
+  outcome, _ = tiny_run
   assert outcome.num_programs == 3
   assert outcome.num_updates == 1
   assert any(epoch == 0 for epoch, _ in outcome.compiled)
   assert [name for epoch, name in outcome.compiled if epoch > 0] == []
 
 
-def test_heldout_tasks_stay_out_of_training(straight, policy):
-  _, workdir = straight
-  config = tiny.run_config(policy)
+def test_heldout_tasks_stay_out_of_training(tiny_run, tiny_policy):
+  _, workdir = tiny_run
+  config = tiny.run_config(tiny_policy)
   tasks = build.build_tasks(config)
   evaluation = build.evaluation_tasks(config, tasks)
   added = [e for e in tiny.rows(workdir, 'pool') if e['event'] == 'added']

@@ -138,10 +138,10 @@ def sit(
   workdir_lib.prepare(workdir, config)
   with run_lib.Run(config, workdir) as run, _compilations(run) as compiled:
     complete = run.complete or train.loop(run, StopAt(run, stop_step))
-    names, leaves = weights.names(run.state), jax.tree.leaves(run.state)
+    arrays = map(np.asarray, jax.tree.leaves(run.state))
     return Outcome(
         complete,
-        dict(zip(names, map(np.asarray, leaves), strict=True)),
+        dict(zip(weights.names(run.state), arrays, strict=True)),
         run.pool.state_dict(),
         run.pending and run.pending.to_json(),
         run.position,
@@ -149,6 +149,11 @@ def sit(
         run.update_fn._cache_size(),
         compiled,
     )
+
+
+def leaves(tree: Any) -> list[bytes]:
+  """The arrays of a pytree, to compare bit by bit."""
+  return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
 @contextlib.contextmanager
@@ -183,3 +188,25 @@ def rows(workdir: pathlib.Path, name: str = 'metrics') -> list[dict[str, Any]]:
       {k: v for k, v in json.loads(line).items() if not k.startswith('time/')}
       for line in lines
   ]
+
+
+def assert_same(one: Outcome, other: Outcome) -> None:
+  """Both ended in the same state, bit by bit."""
+  assert one.position == other.position
+  assert one.arrays.keys() == other.arrays.keys()
+  for name, value in one.arrays.items():
+    assert value.tobytes() == other.arrays[name].tobytes(), name
+  assert one.pool == other.pool
+  assert one.pending == other.pending
+
+
+def assert_same_logs(
+    one: pathlib.Path, other: pathlib.Path, drop: tuple[str, ...] = ()
+) -> None:
+  """The logs in both folders agree, apart from times and `drop`."""
+  for name in ('metrics', 'pool', 'trajectories'):
+    wanted, found = rows(one, name), rows(other, name)
+    assert len(wanted) == len(found), name
+    for a, b in zip(wanted, found):
+      keys = [k for k in a | b if not k.startswith(drop)]
+      assert [a.get(k) for k in keys] == [b.get(k) for k in keys], name
