@@ -4,6 +4,7 @@ Training, evaluation and the warm start share these, so that they see the same
 split, the same prompts and the same rollout path.
 """
 
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
@@ -92,12 +93,22 @@ def evaluation_tasks(
   random = rng.host(config.data.split_seed, 'heldout_tasks')
   heldout = sorted(tasks.heldout.values(), key=lambda t: t.task_id)
   chosen = random.permutation(len(heldout))[: config.eval.num_heldout]
-  # A cut takes every seed once before any seed twice.
-  keep = sorted(random.permutation(len(variants))[:wanted])
+  shuffled = [variants[i] for i in random.permutation(len(variants))]
+  kept = {v.task_id for v in _spread(shuffled)[:wanted]}
   return {
-      'heldout_variants': [variants[i] for i in keep],
+      'heldout_variants': [v for v in variants if v.task_id in kept],
       'heldout_scenarios': [heldout[i] for i in sorted(chosen)],
   }
+
+
+def _spread(variants: Sequence[types.Task]) -> list[types.Task]:
+  """Every seed's first variant, then every second one, and so on."""
+  seen = collections.Counter()
+  rank = {}
+  for variant in variants:
+    rank[variant.task_id] = seen[variant.parent]
+    seen[variant.parent] += 1
+  return sorted(variants, key=lambda v: rank[v.task_id])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,11 @@ def abstract_params(policy: build.Policy) -> Any:
 def initial_params(
     config: ml_collections.ConfigDict, policy: build.Policy
 ) -> Any:
-  """Parameters as config.model.init_from says, laid out on the mesh."""
+  """Parameters as config.model.init_from says, laid out on the mesh.
+
+  It is 'embedded', 'random', a .safetensors file, or a folder: a run's, that of
+  its checkpoints, or one checkpoint.
+  """
   source = config.model.init_from
   abstract = abstract_params(policy)
   if source == 'random':
@@ -97,8 +101,11 @@ def initial_params(
   elif source.endswith('.safetensors'):
     params = load(pathlib.Path(source), abstract)
   else:
+    path = pathlib.Path(source)
+    if (path / 'checkpoints').is_dir():
+      path /= 'checkpoints'
     with errors.as_user_error(checkpoint.CheckpointError):
-      return checkpoint.load_params(pathlib.Path(source), abstract)
+      return checkpoint.load_params(path, abstract)
   return jax.tree.map(
       lambda x, a: jax.device_put(x, a.sharding), params, abstract
   )

@@ -10,13 +10,6 @@ from rods_jax.host.synthesis import pipeline
 from tests import tiny
 
 
-def last_step(workdir, epoch):
-  """Steps that are done when the epoch (from 0) ends."""
-  return max(
-      r['step'] for r in tiny.rows(workdir) if r.get('train/epoch') == epoch
-  )
-
-
 def test_the_run_does_what_the_other_tests_rely_on(tiny_run):
   """A run without injection would make the comparisons below empty."""
   outcome, workdir = tiny_run
@@ -55,7 +48,7 @@ def test_stops_between_and_in_epochs_leave_no_trace(
   """
   outcome, workdir = tiny_run
   config = tiny.run_config(tiny_policy)
-  stops = [1, last_step(workdir, 1), last_step(workdir, 1) + 1]
+  stops = [1, tiny.last_step(workdir, 1), tiny.last_step(workdir, 1) + 1]
   for stop in stops:
     stopped = tiny.sit(config, tmp_path, stop)
     assert not stopped.complete

@@ -210,3 +210,8 @@ def assert_same_logs(
     for a, b in zip(wanted, found):
       keys = [k for k in a | b if not k.startswith(drop)]
       assert [a.get(k) for k in keys] == [b.get(k) for k in keys], name
+
+
+def last_step(workdir: pathlib.Path, epoch: int) -> int:
+  """Steps that are done when the epoch (from 0) ends."""
+  return max(r['step'] for r in rows(workdir) if r.get('train/epoch') == epoch)

@@ -1,0 +1,93 @@
+"""Splits, seed tasks and evaluation sets."""
+
+import collections
+
+import pytest
+
+from rods_jax import build
+from rods_jax import errors
+from rods_jax.host.synthesis import pipeline
+from tests import tiny
+
+
+def config_with(**fields):
+  config = tiny.get_config()
+  with config.unlocked():
+    config.update_from_flattened_dict(
+        {k.replace('__', '.'): v for k, v in fields.items()}
+    )
+  return config
+
+
+def test_a_scenario_is_on_one_side_only():
+  tasks = build.build_tasks(
+      config_with(
+          data__categories=('base', 'miss_func', 'miss_param', 'long_context'),
+          data__num_seed_tasks=0,
+      )
+  )
+  train = {t.scenario for t in tasks.train.values()}
+  heldout = {t.scenario for t in tasks.heldout.values()}
+  assert train and heldout and not train & heldout
+  assert len(train) <= 100
+  assert {t.task_id for t in tasks.seeds} == set(tasks.train)
+
+
+def test_seeds_are_whole_scenarios():
+  """6 tasks of 2 categories: 3 scenarios, unless a fault took a task."""
+  tasks = build.build_tasks(config_with())
+  assert len(tasks.seeds) == 6
+  count = collections.Counter(t.scenario for t in tasks.seeds)
+  assert len(count) in (3, 4)
+  assert set(count) <= {t.scenario for t in tasks.train.values()}
+
+
+def test_more_seeds_than_tasks_is_one_line():
+  with pytest.raises(errors.UserError, match='0 takes all'):
+    build.build_tasks(config_with(data__num_seed_tasks=5000))
+
+
+def test_evaluation_sets_do_not_depend_on_the_seed():
+  sets = []
+  for rng_seed in (0, 1):
+    config = config_with(rng_seed=rng_seed, eval__num_variants=4)
+    sets.append(build.evaluation_tasks(config, build.build_tasks(config)))
+  assert sets[0] == sets[1]
+  assert {name: len(tasks) for name, tasks in sets[0].items()} == {
+      'heldout_variants': 4,
+      'heldout_scenarios': 2,
+  }
+
+
+def test_evaluation_variants_are_of_seeds_and_of_the_evaluations_side():
+  config = config_with(eval__num_variants=12)
+  tasks = build.build_tasks(config)
+  variants = build.evaluation_tasks(config, tasks)['heldout_variants']
+  seeds = {t.task_id for t in tasks.seeds}
+  assert variants
+  assert all(pipeline.is_heldout(v) and v.parent in seeds for v in variants)
+
+
+def test_a_cut_takes_every_seed_once_before_any_twice():
+  """6 seeds, 7 variants wanted: 2 made of each, 1 or 2 kept of each.
+
+  A cut by chance alone would leave some seeds out.
+  """
+  config = config_with(eval__num_variants=7)
+  tasks = build.build_tasks(config)
+  variants = build.evaluation_tasks(config, tasks)['heldout_variants']
+  count = collections.Counter(v.parent for v in variants)
+  assert len(variants) == 7
+  assert sorted(count.values()) == [1, 1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize('name', ['num_variants', 'num_heldout'])
+def test_an_evaluation_set_may_be_empty(name):
+  config = config_with(**{f'eval__{name}': 0})
+  sets = build.evaluation_tasks(config, build.build_tasks(config))
+  assert sorted(map(len, sets.values())) == [0, 2]
+
+
+def test_a_mesh_that_does_not_fit_is_one_line():
+  with pytest.raises(errors.UserError, match='config.mesh'):
+    build.build_mesh(config_with(mesh__data=3, mesh__tensor=5))

@@ -1,0 +1,118 @@
+"""Scores by hand; --mode=evaluate with and without a checkpoint."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from rods_jax import build
+from rods_jax import errors
+from rods_jax import evaluate
+from rods_jax import types
+from rods_jax import weights
+from tests import tiny
+
+
+def trajectory(*turns):
+  """One whose turns are right (1) or wrong (0)."""
+  scores = tuple(
+      types.TurnScore(bool(t), bool(t), '' if t else 'no call') for t in turns
+  )
+  nothing = np.zeros(0)
+  return types.Trajectory(
+      task_id='t', sample=0, tokens=nothing, loss_mask=nothing,
+      logprobs=nothing, turn_scores=scores, status=types.Status.DONE,
+      policy_version=0, num_rounds=0, num_calls=0, num_tool_errors=0,
+      num_parse_errors=0,
+  )
+
+
+def task(category):
+  return types.Task('t', category, 0, (), {}, ())
+
+
+def test_scores_by_hand():
+  """base: (1/2 + 1) / 2 = 3/4; one of two is right in all turns.
+
+  miss_func: 1/4. All three: (1/2 + 1 + 1/4) / 3 = 7/12, not the mean of the
+  categories, 1/2.
+  """
+  tasks = [task('miss_func'), task('base'), task('base')]
+  played = [trajectory(0, 1, 0, 0), trajectory(1, 0), trajectory(1, 1)]
+  scores = evaluate.score(tasks, played)
+  assert list(scores) == ['base', 'miss_func', 'all']
+  assert scores['base'] == evaluate.Score(0.5, 0.75, 2)
+  assert scores['miss_func'] == evaluate.Score(0.0, 0.25, 1)
+  assert scores['all'].accuracy == pytest.approx(1 / 3)
+  assert scores['all'].progress == pytest.approx(7 / 12)
+  assert scores['all'].num_tasks == 3
+
+
+def test_no_tasks_no_scores():
+  """A mean over nothing would be NaN."""
+  results = {'heldout_variants': evaluate.score([], [])}
+  assert results == {'heldout_variants': {}}
+  assert evaluate.metrics(results) == {}
+
+
+def test_eval_json(tmp_path):
+  scores = evaluate.score([task('base')], [trajectory(1, 0)])
+  evaluate.write(tmp_path / 'new', 7, {'heldout_variants': scores})
+  score = {'accuracy': 0.0, 'progress': 0.5, 'num_tasks': 1}
+  assert json.loads((tmp_path / 'new' / 'eval.json').read_text()) == {
+      'step': 7,
+      'splits': {'heldout_variants': {'base': score, 'all': score}},
+  }
+  assert evaluate.metrics({'heldout_variants': scores}) == {
+      'eval/heldout_variants_progress': 0.5,
+      'eval/heldout_variants_accuracy': 0.0,
+  }
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(errors.UserError, match='Cannot write to'):
+    evaluate.write(tmp_path / 'file', 0, {})
+
+
+def test_without_a_checkpoint_the_initial_policy_is_evaluated(
+    tiny_run, tiny_policy, tmp_path, capsys
+):
+  """It scores what the run scored before training."""
+  config = tiny.run_config(tiny_policy)
+  assert evaluate.evaluate_run(config, tmp_path / 'run') == 0
+  shown = capsys.readouterr().out
+  found = json.loads((tmp_path / 'run' / 'eval.json').read_text())
+  assert found['step'] == 0
+  before = tiny.rows(tiny_run[1])[0]
+  for split in ('heldout_variants', 'heldout_scenarios'):
+    scores = found['splits'][split]['all']
+    assert scores['progress'] == before[f'eval/{split}_progress']
+    assert scores['num_tasks'] == 2
+    assert split in shown
+
+
+def test_with_one_the_newest_is_evaluated(
+    tiny_run, tiny_policy, tmp_path
+):
+  """The same file as at the end of training."""
+  outcome, workdir = tiny_run
+  shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
+  (tmp_path / 'eval.json').unlink()
+  assert evaluate.evaluate_run(tiny.run_config(tiny_policy), tmp_path) == 0
+  text = (tmp_path / 'eval.json').read_text()
+  assert text == (workdir / 'eval.json').read_text()
+  assert json.loads(text)['step'] == outcome.position.step
+
+
+def test_a_result_does_not_depend_on_the_other_tasks(tiny_policy):
+  """Greedy rows are alone in their slots: any order, any company."""
+  config = tiny.run_config(tiny_policy)
+  policy = build.build_policy(config)
+  engine = build.build_engine(config, policy)
+  params = weights.initial_params(config, policy)
+  tasks = list(build.build_tasks(config).seeds)[:3]
+  together = evaluate.play(config, policy, engine, params, tasks)
+  alone = evaluate.play(config, policy, engine, params, tasks[2:])
+  np.testing.assert_array_equal(together[2].tokens, alone[0].tokens)
