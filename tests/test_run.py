@@ -1,9 +1,10 @@
-"""Runs that meet trouble: one clear line, and nothing that was saved is lost."""
+"""Runs that meet trouble: one clear line, and nothing saved is lost."""
 
 import errno
 import json
 import logging
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rods_jax import errors
 from rods_jax import file_digests
 from rods_jax import metrics
 from rods_jax import run as run_lib
+from rods_jax import stop
 from rods_jax import train
 from rods_jax import types
 from rods_jax import workdir as workdir_lib
@@ -124,6 +126,24 @@ def test_a_full_disk_at_a_save_leaves_the_checkpoint_before(
   tiny.assert_same_logs(workdir, tmp_path)
 
 
+def test_a_disk_without_room_is_noticed_before_a_save(
+    tiny_policy, tmp_path, monkeypatch
+):
+  """Orbax' threads used to print dozens of stack traces about it."""
+
+  class Usage:
+    total, free = 10**9, 9
+
+  monkeypatch.setattr('shutil.disk_usage', lambda _: Usage)
+  config = tiny.run_config(
+      tiny_policy, train__num_epochs=1, eval__before=False
+  )
+  with pytest.raises(errors.UserError, match='no space left') as error:
+    tiny.sit(config, tmp_path)
+  assert '0.0 MB are free' in one_line(error)
+  assert not checkpoints(tmp_path)
+
+
 @pytest.mark.parametrize('log', ['metrics', 'trajectories'])
 def test_a_full_disk_at_a_log_is_one_line(
     log, tiny_policy, tmp_path, monkeypatch
@@ -167,7 +187,9 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(
     tiny_policy, tmp_path, monkeypatch
 ):
   wrap_update(monkeypatch, lambda n, b: with_nan(b) if n == 1 else b)
-  config = tiny.run_config(tiny_policy, train__num_epochs=1, eval__before=False)
+  config = tiny.run_config(
+      tiny_policy, train__num_epochs=1, eval__before=False
+  )
   outcome = tiny.sit(config, tmp_path)
   assert outcome.complete
   rows = tiny.rows(tmp_path)
@@ -182,13 +204,36 @@ def test_too_many_of_them_end_the_run_with_the_batch(
     tiny_policy, tmp_path, monkeypatch
 ):
   wrap_update(monkeypatch, lambda _, batch: with_nan(batch))
-  config = tiny.run_config(tiny_policy, grpo__max_nonfinite=2, eval__before=False)
+  config = tiny.run_config(
+      tiny_policy, grpo__max_nonfinite=2, eval__before=False
+  )
   with pytest.raises(errors.UserError) as error:
     tiny.sit(config, tmp_path)
   assert '2 updates in a row were not finite' in one_line(error)
   dumped = np.load(tmp_path / 'nonfinite_batch.npz')
   assert dumped['rewards'].shape == (2, 4)  # groups, trajectories of each
   assert 'packed.buckets.0.tokens' in dumped
+
+
+def test_a_signal_during_set_up_ends_the_run_before_a_batch(
+    tiny_policy, tmp_path, monkeypatch, capsys
+):
+  """Nothing is done yet, so there is nothing to save; it starts again."""
+
+  class Signalled(stop.StopRequest):
+
+    def __enter__(self):
+      self.signal = signal.SIGTERM
+      return super().__enter__()
+
+  config = tiny.run_config(tiny_policy)
+  with monkeypatch.context() as patch:
+    patch.setattr(stop, 'StopRequest', Signalled)
+    assert train.train(config, tmp_path) == 128 + signal.SIGTERM
+  assert 'Stopped at step 0' in capsys.readouterr().out
+  assert not (tmp_path / 'checkpoints').exists()
+  assert not tiny.sit(config, tmp_path, stop_step=1).complete
+  assert [r['step'] for r in tiny.rows(tmp_path)] == [0, 1, 2]
 
 
 def test_an_interrupt_ends_the_synthesis_process(
