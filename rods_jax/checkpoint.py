@@ -119,6 +119,7 @@ class Checkpointer:
       if jax.process_index() == 0:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._clear_leftovers()
+        _check_room(self.directory, named)
       _barrier('ready')
       content = {'format': _FORMAT, 'step': step, 'document': document}
       with _quiet():
@@ -355,6 +356,20 @@ def _committed(directory: pathlib.Path) -> list[pathlib.Path]:
     return []
   paths = [p for p in directory.iterdir() if _COMMITTED.fullmatch(p.name)]
   return sorted(paths, key=lambda p: (-_step(p), p.suffix))
+
+
+def _check_room(directory: pathlib.Path, named: Mapping[str, Any]):
+  """Raises CheckpointError on a disk that the arrays will not fit on.
+
+  Orbax would find out as well, but its threads then print stack traces.
+  """
+  needed = sum(leaf.nbytes for leaf in named.values())
+  usage = shutil.disk_usage(directory)
+  if usage.total and usage.free < needed:  # some file systems report nothing
+    raise CheckpointError(
+        f'no space left on device, {needed / 1e6:.1f} MB are needed and '
+        f'{usage.free / 1e6:.1f} MB are free'
+    )
 
 
 def _barrier(name: str):
