@@ -137,8 +137,13 @@ class Run:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
         self.state,
     )
-    with errors.as_user_error(checkpoint.CheckpointError):
+    try:
       restored = self.saver.restore(abstract)
+    except checkpoint.CheckpointError as error:
+      raise errors.UserError(
+          f'{error}. Choose another --workdir, or delete {self.workdir} to '
+          'start again.'
+      ) from error
     if restored is None:
       return
     self.state = restored.arrays

@@ -103,6 +103,18 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
   tiny.assert_same_logs(workdir, copied)
 
 
+def test_only_damaged_checkpoints_are_one_line(tiny_policy, copied):
+  """Starting anew in their place would throw away what could be rescued."""
+  for step in checkpoints(copied):
+    (copied / 'checkpoints' / str(step) / file_digests.NAME).unlink()
+  before = contents(copied)
+  with pytest.raises(errors.UserError) as error:
+    tiny.sit(tiny.run_config(tiny_policy), copied)
+  assert 'no checkpoint can be restored' in one_line(error)
+  assert 'Choose another --workdir' in one_line(error)
+  assert contents(copied) == before
+
+
 def test_a_full_disk_at_a_save_leaves_the_checkpoint_before(
     tiny_half_run, tiny_policy, tmp_path, monkeypatch
 ):

@@ -16,10 +16,14 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def config(policy: pathlib.Path, **mesh):
-  """8 rows in a microbatch and 16 slots: each for 4 parts of the batch."""
+  """8 rows in a microbatch and 16 slots: each for 4 parts of the batch.
+
+  One length only, because for 8 devices there is much to compile.
+  """
   return tiny.run_config(
       policy, train__num_epochs=1, grpo__microbatch_rows=8,
-      grpo__learning_rate=1e-4, eval__before=False,
+      grpo__length_buckets=(512,), grpo__learning_rate=1e-4,
+      rollout__cache_buckets=(512,), eval__before=False,
       **{f'mesh__{name}': size for name, size in mesh.items()},
   )
 
