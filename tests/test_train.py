@@ -1,8 +1,10 @@
 """A run stopped anywhere and continued equals one that never stopped."""
 
+import collections
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from rods_jax import build
@@ -24,6 +26,29 @@ def test_the_run_does_what_the_other_tests_rely_on(tiny_run):
   pool = tiny.rows(workdir, 'pool')
   added = [e for e in pool if e['event'] == 'added']
   assert {e['origin'] for e in added} == {'human', 'generated'}
+
+
+def test_the_pool_hears_what_was_played(tiny_run):
+  """Each active task once per epoch, with its own four rewards.
+
+  Statistics that were not cleared would count 8 in the second epoch.
+  """
+  _, workdir = tiny_run
+  events = tiny.rows(workdir, 'pool')
+  names = {e['id']: e['task_id'] for e in events if e['event'] == 'added'}
+  visits = {
+      (e['epoch'], names[e['id']]): e for e in events if e['event'] == 'visit'
+  }
+  assert len(visits) == sum(e['event'] == 'visit' for e in events)
+  assert {e['count'] for e in visits.values()} == {4}
+  played = collections.defaultdict(list)
+  for t in tiny.rows(workdir, 'trajectories'):
+    played[t['epoch'], t['task_id']].append(t['progress'])
+  assert len(played) >= 8  # the first group of each batch
+  for key, rewards in played.items():
+    assert len(rewards) == 4
+    assert visits[key]['mean'] == pytest.approx(np.mean(rewards), abs=1e-6)
+    assert visits[key]['variance'] == pytest.approx(np.var(rewards), abs=1e-6)
 
 
 def test_two_epochs_and_two_more_are_four(
