@@ -32,6 +32,8 @@ def _default() -> ml_collections.ConfigDict:
   data.num_train_scenarios = 100  # the other 100 are held out
   data.split_seed = 0  # chooses the training scenarios
   data.num_seed_tasks = 64  # human tasks in the pool; 0 takes all of them
+  data.max_task_tokens = 512  # longest ground-truth dialogue of a seed
+  data.max_message_tokens = 96  # longest message in such a dialogue
 
   # The policy.
   c.model = model = ml_collections.ConfigDict()
@@ -62,10 +64,10 @@ def _default() -> ml_collections.ConfigDict:
   rollout.groups_per_batch = 8  # tasks per rollout batch
   rollout.temperature = 1.0
   rollout.num_slots = 64  # rows decoded together
-  rollout.cache_buckets = (128, 256, 384, 512, 768, 1024)  # the last: longest trajectory
-  rollout.extend_buckets = (32, 128)  # tokens per prefill chunk
+  rollout.cache_buckets = (128, 256, 384, 512, 640, 768)  # the last: longest trajectory
+  rollout.extend_buckets = (32, 64, 128)  # tokens per prefill chunk
   rollout.extend_rows = 4  # pieces per prefill step
-  rollout.refill_below = 0.25  # refill once this share of slots still runs
+  rollout.refill_below = 0.5  # refill once this share of slots still runs
   rollout.max_message_tokens = 96  # per assistant message
   rollout.max_rounds = 5  # tool rounds (and parse errors) per turn
   rollout.max_result_tokens = 48  # a longer tool result is cut, visibly
@@ -89,7 +91,7 @@ def _default() -> ml_collections.ConfigDict:
   grpo.grad_clip = 1.0
   grpo.weight_decay = 0.0
   grpo.microbatch_rows = 4
-  grpo.length_buckets = (384, 512, 640, 1024)  # rows are padded to these
+  grpo.length_buckets = (256, 384, 512, 768)  # rows are padded to these
   grpo.max_nonfinite = 3  # skipped updates in a row before the run fails
 
   # The capability boundary.

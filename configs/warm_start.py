@@ -20,10 +20,10 @@ def get_config() -> ml_collections.ConfigDict:
 
   c.warm_start = warm = ml_collections.ConfigDict()
   warm.vocab_size = 3072
-  warm.num_steps = 400
-  warm.rows_per_step = 32
+  warm.num_steps = 800
+  warm.rows_per_step = 16
   warm.learning_rate = 2e-3
-  warm.warmup_steps = 20
+  warm.warmup_steps = 30
   warm.microbatch_rows = 4
   warm.tokenizer_variants = 2  # variants per task that the merges come from
   warm.log_every = 20

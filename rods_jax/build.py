@@ -7,6 +7,7 @@ split, the same prompts and the same rollout path.
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 import pathlib
 
 from flax import nnx
@@ -21,6 +22,7 @@ from rods_jax import types
 from rods_jax.device import model
 from rods_jax.host import bfcl
 from rods_jax.host import chat_format
+from rods_jax.host import demonstrate
 from rods_jax.host import env
 from rods_jax.host import rollout
 from rods_jax.host import tokenizer as tokenizer_lib
@@ -44,8 +46,16 @@ class Tasks:
   seeds: Sequence[types.Task]
 
 
-def build_tasks(config: ml_collections.ConfigDict) -> Tasks:
-  """Loads and splits BFCL; tasks with known faults are left out of both."""
+def build_tasks(
+    config: ml_collections.ConfigDict,
+    fmt: chat_format.CompactFormat | None = None,
+) -> Tasks:
+  """Loads and splits BFCL; tasks with known faults are left out of both.
+
+  Args:
+    config: the run's.
+    fmt: with it, seeds are only tasks that `fits` finds short enough.
+  """
   data = config.data
   with errors.as_user_error(bfcl.BfclError):
     tasks = bfcl.load_tasks(tuple(data.categories))
@@ -57,42 +67,64 @@ def build_tasks(config: ml_collections.ConfigDict) -> Tasks:
   train, heldout = bfcl.split(
       sound, data.split, data.num_train_scenarios, data.split_seed
   )
-  return Tasks(train, heldout, _seed_tasks(train, data))
+  return Tasks(train, heldout, _seed_tasks(train, config, fmt))
 
 
-def _seed_tasks(train, data) -> list[types.Task]:
+def fits(
+    task: types.Task,
+    fmt: chat_format.CompactFormat,
+    config: ml_collections.ConfigDict,
+) -> bool:
+  """Whether the ground truth fits the budgets: else nobody can solve it."""
+  shown = demonstrate.demonstrate(task, fmt)
+  return (
+      len(shown.tokens) <= config.data.max_task_tokens
+      and shown.longest_message <= config.data.max_message_tokens
+  )
+
+
+def _seed_tasks(train, config, fmt) -> list[types.Task]:
   """Whole scenarios, each in all its categories, until there are enough."""
-  order = sorted(train.values(), key=lambda t: (t.scenario, t.task_id))
-  if not data.num_seed_tasks:
-    return order
-  scenarios = sorted({task.scenario for task in order})
+  data = config.data
+  scenarios = sorted({task.scenario for task in train.values()})
   rng.host(data.split_seed, 'seed_tasks').shuffle(scenarios)
   rank = {scenario: i for i, scenario in enumerate(scenarios)}
-  order.sort(key=lambda t: (rank[t.scenario], t.task_id))
-  if data.num_seed_tasks > len(order):
+  wanted = data.num_seed_tasks or len(train)
+  seeds = []
+  for task in sorted(
+      train.values(), key=lambda t: (rank[t.scenario], t.task_id)
+  ):
+    if len(seeds) < wanted and (fmt is None or fits(task, fmt, config)):
+      seeds.append(task)
+  if len(seeds) < data.num_seed_tasks or not seeds:
     raise errors.UserError(
         f'config.data.num_seed_tasks is {data.num_seed_tasks}, but the '
-        f'training scenarios have {len(order)} tasks; 0 takes all.'
+        f'training scenarios have {len(seeds)} tasks of at most '
+        'config.data.max_task_tokens; 0 takes all.'
     )
-  return order[: data.num_seed_tasks]
+  return seeds
 
 
 def evaluation_tasks(
-    config: ml_collections.ConfigDict, tasks: Tasks
+    config: ml_collections.ConfigDict,
+    tasks: Tasks,
+    fmt: chat_format.CompactFormat,
 ) -> dict[str, list[types.Task]]:
   """The two evaluation sets: the same for every rng_seed.
 
   heldout_variants: variants of the pool's seed tasks that training never
   sees; heldout_scenarios: human tasks of scenarios that nothing is made from.
+  Both hold only tasks that fit the budgets.
   """
   seeds, wanted = list(tasks.seeds), config.eval.num_variants
   per_seed = -(-wanted // len(seeds))
-  variants = pipeline.heldout_variants(
-      seeds, per_seed, config.data.split_seed
-  )
+  made = pipeline.heldout_variants(seeds, per_seed, config.data.split_seed)
+  variants = [v for v in made if fits(v, fmt, config)]
   random = rng.host(config.data.split_seed, 'heldout_tasks')
   heldout = sorted(tasks.heldout.values(), key=lambda t: t.task_id)
-  chosen = random.permutation(len(heldout))[: config.eval.num_heldout]
+  order = (int(i) for i in random.permutation(len(heldout)))
+  short = (i for i in order if fits(heldout[i], fmt, config))
+  chosen = itertools.islice(short, config.eval.num_heldout)
   shuffled = [variants[i] for i in random.permutation(len(variants))]
   kept = {v.task_id for v in _spread(shuffled)[:wanted]}
   return {

@@ -137,9 +137,9 @@ def evaluate_run(
   step, params = run.latest_params(policy, workdir)
   if params is None:
     params = weights.initial_params(config, policy)
-  tasks = build.build_tasks(config)
+  tasks = build.build_tasks(config, policy.fmt)
   results = evaluate_tasks(
-      config, policy, params, build.evaluation_tasks(config, tasks)
+      config, policy, params, build.evaluation_tasks(config, tasks, policy.fmt)
   )
   write(workdir, step, results)
   print(table(results))

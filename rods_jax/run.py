@@ -44,11 +44,13 @@ class Run:
 
   def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path):
     self.config, self.workdir = config, workdir
-    self.tasks = build.build_tasks(config)
     self.policy = build.build_policy(config)
+    self.tasks = build.build_tasks(config, self.policy.fmt)
     self.engine = build.build_engine(config, self.policy)
     self.budgets = build.build_budgets(config)
-    self.evaluation = build.evaluation_tasks(config, self.tasks)
+    self.evaluation = build.evaluation_tasks(
+        config, self.tasks, self.policy.fmt
+    )
     self.position = Position()
     self.pending: pipeline.Request | None = None
     with errors.as_user_error(ValueError):

@@ -53,6 +53,8 @@ _RULES: dict[str, Rule] = {
         lambda v: 1 <= v <= 199,
     ),
     'data.num_seed_tasks': _NOT_NEGATIVE,
+    'data.max_task_tokens': _COUNT,
+    'data.max_message_tokens': _COUNT,
     'data.split_seed': _NOT_NEGATIVE,
     'model.d_model': _COUNT,
     'model.num_layers': _COUNT,

@@ -43,6 +43,7 @@ def warm_start(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   tokenizer = make_tokenizer(config, tasks.seeds)
   tokenizer.save(output / 'tokenizer.json')
   policy = build.build_policy(config, tokenizer)
+  tasks = build.build_tasks(config, policy.fmt)
   with MetricsWriter(workdir) as writer:
     params = fit(config, policy, tasks.seeds, writer)
   weights.save(
@@ -51,7 +52,7 @@ def warm_start(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
       {'config': json.dumps(config.to_dict(), sort_keys=True)},
   )
   results = evaluate.evaluate_tasks(
-      config, policy, params, build.evaluation_tasks(config, tasks)
+      config, policy, params, build.evaluation_tasks(config, tasks, policy.fmt)
   )
   evaluate.write(workdir, config.warm_start.num_steps, results)
   print(evaluate.table(results))
@@ -134,12 +135,8 @@ def fit(config, policy: build.Policy, seeds, writer: MetricsWriter):
 def rows(
     config, policy: build.Policy, seeds: Sequence[types.Task]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Demonstrations of variants that fit the longest bucket."""
-  longest = config.rollout.cache_buckets[-1]
-  skipped = 0
+  """Demonstrations of variants; longer ones than the context are left out."""
   for task in variants(config, seeds, 'warm_start'):
     shown = demonstrate.demonstrate(task, policy.fmt)
-    if len(shown.tokens) > longest:
-      skipped += 1
-      continue
-    yield shown.tokens, shown.loss_mask
+    if len(shown.tokens) <= config.rollout.cache_buckets[-1]:
+      yield shown.tokens, shown.loss_mask

@@ -6,6 +6,7 @@ import pytest
 
 from rods_jax import build
 from rods_jax import errors
+from rods_jax.host import demonstrate
 from rods_jax.host.synthesis import pipeline
 from tests import tiny
 
@@ -17,6 +18,31 @@ def config_with(**fields):
         {k.replace('__', '.'): v for k, v in fields.items()}
     )
   return config
+
+
+def evaluation_sets(config):
+  fmt = build.build_policy(config).fmt
+  return build.evaluation_tasks(config, build.build_tasks(config, fmt), fmt)
+
+
+def test_only_tasks_within_the_budgets_are_seeds_and_evaluated():
+  """Half of the ground-truth dialogues are longer than 450 tokens."""
+  config = config_with(data__num_seed_tasks=0, data__max_task_tokens=450)
+  fmt = build.build_policy(config).fmt
+  everything = build.build_tasks(config)
+  tasks = build.build_tasks(config, fmt)
+  assert 0 < len(tasks.seeds) < len(everything.seeds)
+  sets = build.evaluation_tasks(config, tasks, fmt)
+  for task in [*tasks.seeds, *sum(sets.values(), [])]:
+    assert len(demonstrate.demonstrate(task, fmt).tokens) <= 450
+
+
+def test_a_message_over_the_budget_keeps_a_task_out():
+  """With 3 tokens a message is at most one call without arguments."""
+  config = config_with(data__num_seed_tasks=0, data__max_message_tokens=3)
+  fmt = build.build_policy(config).fmt
+  with pytest.raises(errors.UserError, match='max_task_tokens'):
+    build.build_tasks(config, fmt)
 
 
 def test_a_scenario_is_on_one_side_only():
@@ -51,7 +77,7 @@ def test_evaluation_sets_do_not_depend_on_the_seed():
   sets = []
   for rng_seed in (0, 1):
     config = config_with(rng_seed=rng_seed, eval__num_variants=4)
-    sets.append(build.evaluation_tasks(config, build.build_tasks(config)))
+    sets.append(evaluation_sets(config))
   assert sets[0] == sets[1]
   assert {name: len(tasks) for name, tasks in sets[0].items()} == {
       'heldout_variants': 4,
@@ -61,9 +87,9 @@ def test_evaluation_sets_do_not_depend_on_the_seed():
 
 def test_evaluation_variants_are_of_seeds_and_of_the_evaluations_side():
   config = config_with(eval__num_variants=12)
-  tasks = build.build_tasks(config)
-  variants = build.evaluation_tasks(config, tasks)['heldout_variants']
-  seeds = {t.task_id for t in tasks.seeds}
+  variants = evaluation_sets(config)['heldout_variants']
+  fmt = build.build_policy(config).fmt
+  seeds = {t.task_id for t in build.build_tasks(config, fmt).seeds}
   assert variants
   assert all(pipeline.is_heldout(v) and v.parent in seeds for v in variants)
 
@@ -74,8 +100,7 @@ def test_a_cut_takes_every_seed_once_before_any_twice():
   A cut by chance alone would leave some seeds out.
   """
   config = config_with(eval__num_variants=7)
-  tasks = build.build_tasks(config)
-  variants = build.evaluation_tasks(config, tasks)['heldout_variants']
+  variants = evaluation_sets(config)['heldout_variants']
   count = collections.Counter(v.parent for v in variants)
   assert len(variants) == 7
   assert sorted(count.values()) == [1, 1, 1, 1, 1, 2]
@@ -84,7 +109,7 @@ def test_a_cut_takes_every_seed_once_before_any_twice():
 @pytest.mark.parametrize('name', ['num_variants', 'num_heldout'])
 def test_an_evaluation_set_may_be_empty(name):
   config = config_with(**{f'eval__{name}': 0})
-  sets = build.evaluation_tasks(config, build.build_tasks(config))
+  sets = evaluation_sets(config)
   assert sorted(map(len, sets.values())) == [0, 2]
 
 

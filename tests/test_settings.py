@@ -41,6 +41,8 @@ BAD = {
     'data.split': 'chance',
     'data.num_train_scenarios': 200,
     'data.num_seed_tasks': -1,
+    'data.max_task_tokens': 0,
+    'data.max_message_tokens': 0,
     'data.split_seed': -1,
     'model.d_model': 0,
     'model.num_layers': 0,

@@ -114,8 +114,9 @@ def test_a_growing_pool_compiles_nothing_after_the_first_epoch(tiny_run):
 def test_heldout_tasks_stay_out_of_training(tiny_run, tiny_policy):
   _, workdir = tiny_run
   config = tiny.run_config(tiny_policy)
-  tasks = build.build_tasks(config)
-  evaluation = build.evaluation_tasks(config, tasks)
+  fmt = build.build_policy(config).fmt
+  tasks = build.build_tasks(config, fmt)
+  evaluation = build.evaluation_tasks(config, tasks, fmt)
   added = [e for e in tiny.rows(workdir, 'pool') if e['event'] == 'added']
   training = {t.scenario for t in tasks.train.values()}
   heldout = {t.scenario for t in tasks.heldout.values()}

@@ -64,11 +64,12 @@ def test_the_same_again_gives_the_same_bytes(made, tmp_path):
 def test_its_stream_never_meets_an_evaluation(tmp_path):
   """Variants of training scenarios, on training's side of the split."""
   config = get_config(tmp_path)
-  tasks = build.build_tasks(config)
+  fmt = build.build_policy(config).fmt
+  tasks = build.build_tasks(config, fmt)
   heldout = {t.scenario for t in tasks.heldout.values()}
   evaluated = {
       t.content_hash()
-      for some in build.evaluation_tasks(config, tasks).values()
+      for some in build.evaluation_tasks(config, tasks, fmt).values()
       for t in some
   }
   for name in ('tokenizer', 'warm_start'):

@@ -202,7 +202,9 @@ class Decoder(nnx.Module):
   def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
     self.config = config
     v, d = config.vocab_size, config.d_model
-    self.embedding = _param(rngs, (v, d), ('vocab', 'embed'), 0.02)
+    # A tied table of 0.02 bounds the logits of a copied token at 0.28 * sqrt(D):
+    # with it, a small policy takes half as many steps again to learn copying.
+    self.embedding = _param(rngs, (v, d), ('vocab', 'embed'), 0.1)
     self.blocks = nnx.List(
         [Block(config, rngs) for _ in range(config.num_layers)]
     )

@@ -25,6 +25,12 @@ class Demonstration:
   tokens: np.ndarray
   loss_mask: np.ndarray
 
+  @property
+  def longest_message(self) -> int:
+    """Tokens of the longest assistant message."""
+    edges = np.flatnonzero(np.diff(np.pad(self.loss_mask, 1).astype(int)))
+    return int((edges[1::2] - edges[::2]).max())
+
 
 def demonstrate(
     task: types.Task, fmt: chat_format.CompactFormat
