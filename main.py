@@ -124,6 +124,9 @@ def run(argv: list[str]) -> int:
   except errors.UserError as error:
     sys.stderr.write(f'Error: {error}\n')
     return 1
+  except KeyboardInterrupt:  # the second Ctrl-C
+    sys.stderr.write('Stopped; the last batch is lost.\n')
+    return 130
 
 
 if __name__ == '__main__':

@@ -16,9 +16,27 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
+from rods_jax import terminal
+
 CONFIG = 'configs/rods.py'
+
+
+def start(
+    workdir: pathlib.Path, seed: int, out: pathlib.Path, flags: list[str], log
+) -> subprocess.Popen:
+  """Starts the user's own command, with the experiment's program cache."""
+  return subprocess.Popen(
+      [
+          sys.executable, 'main.py', f'--config={CONFIG}',
+          f'--workdir={workdir}', f'--config.rng_seed={seed}', *flags,
+      ],
+      env=os.environ | {'JAX_COMPILATION_CACHE_DIR': str(out / 'xla_cache')},
+      stdout=log,
+      stderr=log,
+  )  # pyformat: disable
 
 
 def run(seed: int, out: pathlib.Path, flags: list[str]) -> dict:
@@ -27,19 +45,14 @@ def run(seed: int, out: pathlib.Path, flags: list[str]) -> dict:
   if result_path.exists():
     return json.loads(result_path.read_text())
   workdir = out / f'seed{seed}'
-  command = [
-      sys.executable, 'main.py', f'--config={CONFIG}', f'--workdir={workdir}',
-      f'--config.rng_seed={seed}', *flags,
-  ]  # pyformat: disable
-  env = os.environ | {'JAX_COMPILATION_CACHE_DIR': str(out / 'xla_cache')}
   begin = time.monotonic()
   with (out / f'seed{seed}.log').open('w') as log:
-    child = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    child = start(workdir, seed, out, flags, log)
     first = _time_of_first_update(child, workdir, begin)
     child.wait()
   seconds = time.monotonic() - begin
   if child.returncode:
-    raise SystemExit(f'{" ".join(command)} failed; see {out}/seed{seed}.log')
+    raise SystemExit(f'Seed {seed} failed; see {out}/seed{seed}.log.')
   peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
   result = {
       'seed': seed,
@@ -54,22 +67,15 @@ def run(seed: int, out: pathlib.Path, flags: list[str]) -> dict:
 
 def second_start(seed: int, out: pathlib.Path, flags: list[str]) -> float:
   """Seconds to the first update of a fresh run with a full cache."""
-  workdir = out / 'second_start'
-  subprocess.run(['rm', '-rf', str(workdir)], check=True)
-  command = [
-      sys.executable, 'main.py', f'--config={CONFIG}', f'--workdir={workdir}',
-      f'--config.rng_seed={seed}', *flags,
-  ]  # pyformat: disable
-  env = os.environ | {'JAX_COMPILATION_CACHE_DIR': str(out / 'xla_cache')}
-  begin = time.monotonic()
-  child = subprocess.Popen(
-      command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-  )
-  try:
-    return _time_of_first_update(child, workdir, begin)
-  finally:
-    child.kill()
-    child.wait()
+  with tempfile.TemporaryDirectory() as folder:
+    begin = time.monotonic()
+    workdir = pathlib.Path(folder)
+    child = start(workdir, seed, out, flags, subprocess.DEVNULL)
+    try:
+      return _time_of_first_update(child, workdir, begin)
+    finally:
+      child.terminate()
+      child.wait()
 
 
 def _time_of_first_update(child, workdir: pathlib.Path, begin: float) -> float:
@@ -116,26 +122,36 @@ def _lines(path: pathlib.Path) -> list[dict]:
 
 def table(results: list[dict]) -> str:
   """One line per seed, then the mean and the deviation of what was gained."""
-  lines = [
-      'seed  minutes  first update  variants before -> after   gain  '
-      'scenarios before -> after  variance ratio  injected retired  host'
-  ]
+  rows = [(
+      'seed', 'minutes', 'first update', 'variants', 'gain', 'scenarios',
+      'variance ratio', 'injected', 'retired', 'largest pool', 'host',
+  )]  # pyformat: disable
   gains = []
   for r in results:
     before, after = r['heldout_variants_progress']
     old, new = r['heldout_scenarios_progress']
     gains.append(after - before)
     ratio = r['variance_boundary'] / max(r['variance_others'], 1e-9)
-    lines.append(
-        f'{r["seed"]:4d}  {r["seconds"] / 60:7.1f}  {r["first_update_s"]:10.0f} s'
-        f'  {before:.3f} -> {after:.3f}           {after - before:+.3f}  '
-        f'{old:.3f} -> {new:.3f}            {ratio:14.2f}  '
-        f'{r["injected"]:8.0f} {r["retired"]:7.0f}  {r["host_share"]:.1%}'
-    )
+    rows.append((
+        r['seed'],
+        f'{r["seconds"] / 60:.1f}',
+        f'{r["first_update_s"]:.0f} s',
+        f'{before:.3f} -> {after:.3f}',
+        f'{after - before:+.3f}',
+        f'{old:.3f} -> {new:.3f}',
+        f'{ratio:.2f}',
+        f'{r["injected"]:.0f}',
+        f'{r["retired"]:.0f}',
+        f'{r["largest_pool"]:.0f}',
+        f'{r["host_share"]:.1%}',
+    ))
   spread = statistics.stdev(gains) if len(gains) > 1 else float('nan')
-  lines.append(f'gain {statistics.fmean(gains):+.3f} (deviation {spread:.3f})')
-  lines.append(f'peak memory {max(r["peak_gib_so_far"] for r in results):.2f} GiB')
-  return '\n'.join(lines)
+  peak = max(r['peak_gib_so_far'] for r in results)
+  return (
+      f'{terminal.summary_table(rows)}\n'
+      f'gain {statistics.fmean(gains):+.3f}, deviation {spread:.3f}; '
+      f'peak memory {peak:.2f} GiB'
+  )
 
 
 def main() -> None:
@@ -147,12 +163,12 @@ def main() -> None:
   args.out.mkdir(parents=True, exist_ok=True)
   seeds = [int(s) for s in args.seeds.split(',')]
   results = [run(seed, args.out, flags) for seed in seeds]
-  start = second_start(seeds[0], args.out, flags)
+  restart = second_start(seeds[0], args.out, flags)
   if args.json:
-    print(json.dumps({'runs': results, 'second_start_s': start}, indent=2))
+    print(json.dumps({'runs': results, 'second_start_s': restart}, indent=2))
   else:
     print(table(results))
-    print(f'second start: first update after {start:.0f} s')
+    print(f'second start: first update after {restart:.0f} s')
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 """Supervised warm start: makes the tokenizer and the policy that ship.
 
 1. Variants of every training task are synthesized and executed.
-2. The tokenizer learns its merges from their text, if there is none yet.
+2. The tokenizer learns its merges from their text.
 3. Each step trains on fresh variants, shown as ground-truth dialogues.
 4. The policy is written to config.warm_start.output, then evaluated.
 
