@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_MASKED = -1e30  # finite, as in model.py
+_MASKED = -1e30  # finite, as in cache.py
 _MIN_BLOCK = 128
 _MAX_BLOCKS = 4  # more would cost more compile time than they save
 
