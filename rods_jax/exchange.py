@@ -6,49 +6,29 @@ shape, N = the pool's capacity, so that a growing pool compiles nothing anew:
 position k of the statistics belongs to the task at position k of the ids, and
 -1 fills the rest. Text never crosses here.
 
-With several processes the pool lives in process 0. Every process calls both
-methods at the same time, and gets the ids and the statistics of all.
+Both methods also work where a program spans several processes: process 0 owns
+the pool, every process calls them at the same time and gets the ids and the
+statistics of all. A training run itself is one process.
 """
 
-from typing import Any, Mapping, NamedTuple, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import multihost_utils
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array, Float32
 import numpy as np
 
 from rods_jax import types
+from rods_jax.device import advantages
 
 PADDING = -1
-
-
-class Stats(NamedTuple):
-  """Per-task reward statistics of an epoch, on device. N is the capacity.
-
-  Attributes:
-    count: trajectories with a reward; exact up to 2**24.
-    total: sum of progress rewards.
-    square: sum of their squares.
-  """
-
-  count: Int32[Array, 'N']
-  total: Float32[Array, 'N']
-  square: Float32[Array, 'N']
-
-
-def empty_stats(
-    capacity: int, sharding: jax.sharding.Sharding | None = None
-) -> Stats:
-  """Statistics before the first visit, placed by `sharding`."""
-  zeros = lambda dtype: jnp.zeros((capacity,), dtype, device=sharding)
-  return Stats(zeros(jnp.int32), zeros(jnp.float32), zeros(jnp.float32))
+_FIELDS = ('count', 'total', 'square')
 
 
 @jax.jit
 def _pack(count, total, square) -> Float32[Array, '3 N']:
-  rows = (jnp.asarray(a, jnp.float32) for a in (count, total, square))
-  return jnp.stack(tuple(rows))
+  return jnp.stack((count, total, square))
 
 
 class Exchange:
@@ -87,12 +67,13 @@ class Exchange:
     return padded
 
   def gather(
-      self, stats: Stats | Mapping[str, Any], ids: np.ndarray
+      self, stats: advantages.TaskStats, ids: np.ndarray
   ) -> dict[int, types.SeedStats]:
     """Reads the epoch's statistics: one device-to-host transfer.
 
     Args:
-      stats: count, total and square, [N] each, as Stats or by name.
+      stats: of the epoch, on device, with N slots. Counts are exact up to
+        2**24.
       ids: what begin_epoch returned.
 
     Returns:
@@ -102,10 +83,8 @@ class Exchange:
     Raises:
       ValueError: another shape than [N].
     """
-    if not isinstance(stats, Mapping):
-      stats = {name: getattr(stats, name) for name in Stats._fields}
-    fields = [stats[name] for name in Stats._fields]
-    for name, field in zip(Stats._fields, fields):
+    fields = [getattr(stats, name) for name in _FIELDS]
+    for name, field in zip(_FIELDS, fields):
       if np.shape(field) != (self.capacity,):
         raise ValueError(
             f'statistics {name} have shape {np.shape(field)}, not '

@@ -14,14 +14,12 @@ import pytest
 
 from rods_jax import exchange
 from rods_jax import types
+from rods_jax.device import advantages
 
 
 def _stats(count, total, square):
-  return exchange.Stats(
-      jnp.asarray(count, jnp.int32),
-      jnp.asarray(total, jnp.float32),
-      jnp.asarray(square, jnp.float32),
-  )
+  fields = (jnp.asarray(x, jnp.float32) for x in (count, total, square))
+  return advantages.TaskStats(*fields)
 
 
 def test_ids_are_padded_to_a_fixed_shape():
@@ -53,7 +51,7 @@ def test_one_transfer(monkeypatch):
       jax, 'device_get', lambda x: fetched.append(x) or real(x)
   )
   seam = exchange.Exchange(3)
-  seam.gather(exchange.empty_stats(3), seam.begin_epoch([1]))
+  seam.gather(advantages.empty_stats(3), seam.begin_epoch([1]))
   assert [jax.tree.map(jnp.shape, x) for x in fetched] == [(3, 3)]
 
 
@@ -61,7 +59,7 @@ def test_a_growing_pool_compiles_once():
   seam = exchange.Exchange(7)
   sizes = []
   for n in (3, 5, 7):
-    seam.gather(exchange.empty_stats(7), seam.begin_epoch(range(n)))
+    seam.gather(advantages.empty_stats(7), seam.begin_epoch(range(n)))
     sizes.append(exchange._pack._cache_size())
   assert sizes[0] == sizes[1] == sizes[2]
 
@@ -78,10 +76,20 @@ def test_variance_of_equal_rewards_is_zero_up_to_rounding(reward):
   assert 0 <= result.variance < 1e-6
 
 
-def test_names_serve_as_well_as_the_record():
-  seam = exchange.Exchange(1)
-  stats = dict(count=np.array([2]), total=np.array([1.0]), square=np.ones(1))
-  assert seam.gather(stats, np.array([5])) == {5: types.SeedStats(2, 1.0, 1.0)}
+def test_what_the_update_counts_comes_back():
+  """A record of its own here once agreed with the update's by luck alone."""
+  seam = exchange.Exchange(3)
+  ids = seam.begin_epoch([5, 8])
+  stats = advantages.add_rewards(
+      advantages.empty_stats(3),
+      jnp.array([[0.5, 1.0], [0.25, 0.75]]),
+      jnp.array([[True, True], [True, False]]),  # one reward is missing
+      jnp.array([1, 0]),  # task 8's group came first
+  )
+  assert seam.gather(stats, ids) == {
+      5: types.SeedStats(1, 0.25, 0.0625),
+      8: types.SeedStats(2, 1.5, 1.25),
+  }
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,7 @@ def test_bad_ids(ids, message):
 def test_bad_shape():
   seam = exchange.Exchange(3)
   with pytest.raises(ValueError, match=r'count have shape \(2,\), not \(3,\)'):
-    seam.gather(exchange.empty_stats(2), seam.begin_epoch([0]))
+    seam.gather(advantages.empty_stats(2), seam.begin_epoch([0]))
   with pytest.raises(ValueError, match='1 or more'):
     exchange.Exchange(0)
 
@@ -110,6 +118,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from rods_jax import exchange
+from rods_jax.device import advantages
 
 seam = exchange.Exchange(4)
 mine = [5, 3] if jax.process_index() == 0 else []
@@ -117,11 +126,11 @@ ids = seam.begin_epoch(mine)
 mesh = jax.make_mesh((2,), ('data',), axis_types=(AxisType.Auto,))
 for spec in (P(), P('data')):
   sharding = NamedSharding(mesh, spec)
-  whole = np.array([8, 4, 0, 0])
+  whole = np.array([8, 4, 0, 0], np.float32)
   place = lambda a: jax.make_array_from_callback(
       (4,), sharding, lambda index: a[index])
-  stats = exchange.Stats(
-      place(whole.astype(np.int32)), place(whole / np.float32(2)),
+  stats = advantages.TaskStats(
+      place(whole), place(whole / np.float32(2)),
       place(whole / np.float32(4)))
   print('RESULT', sorted(
       (i, s.count, s.total, s.square)
