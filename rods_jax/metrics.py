@@ -1,16 +1,15 @@
 """What a run writes down: metrics, logs of records, seconds per phase.
 
-One writer puts every scalar into `metrics.jsonl` (always), into TensorBoard
-event files (through tensorboardX, no TensorFlow) and, if asked, into Weights &
-Biases. The other JSONL files of a working directory go through it too. A line
-is flushed as it is written, so a killed process loses at most the line it was
-writing; `rewind` and `truncate_jsonl` bring the files back to a checkpoint.
+One writer puts every scalar into `metrics.jsonl` and into TensorBoard event
+files (through tensorboardX, no TensorFlow). The other JSONL files of a working
+directory go through it too. A line is flushed as it is written, so a killed
+process loses at most the line it was writing; `rewind` and `truncate_jsonl`
+bring the files back to a checkpoint.
 
 This module never imports jax.
 """
 
 import contextlib
-import importlib
 import itertools
 import json
 import logging
@@ -134,20 +133,6 @@ class _EventFile:
     self._writer.close()
 
 
-def _start_wandb(workdir: pathlib.Path) -> Any:
-  try:
-    module = importlib.import_module('wandb')
-  except ImportError as error:
-    raise ValueError(
-        'wandb=True needs the package wandb: run `pip install wandb`, or set '
-        'wandb=False.'
-    ) from error
-  run = module.init(project='rods_jax', name=workdir.name, dir=str(workdir))
-  # A resumed run goes back some steps, which W&B's own counter cannot.
-  run.define_metric('*', step_metric='step')
-  return run
-
-
 class MetricsWriter:
   """Writes the metrics and record logs of one working directory.
 
@@ -155,19 +140,12 @@ class MetricsWriter:
   left half-written is cut off when its file is opened.
   """
 
-  def __init__(
-      self, workdir: str | os.PathLike[str], *, wandb: bool = False
-  ):
-    """Opens the directory, which is made if needed.
-
-    Raises:
-      ValueError: wandb is True and the package wandb is not installed.
-    """
+  def __init__(self, workdir: str | os.PathLike[str]):
+    """Opens the directory, which is made if needed."""
     self._workdir = pathlib.Path(workdir)
     self._workdir.mkdir(parents=True, exist_ok=True)
     self._files: dict[str, Any] = {}
     self._events: _EventFile | None = None
-    self._wandb = _start_wandb(self._workdir) if wandb else None
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Writes one row: {"step": step, **metrics}.
@@ -191,8 +169,6 @@ class MetricsWriter:
     if self._events is None:
       self._events = self._open_events(purge_step=None)
     self._events.scalars(step, numbers)
-    if self._wandb is not None:
-      self._wandb.log({'step': step, **numbers})
 
   def rewind(self, step: int) -> None:
     """Drops the metrics after `step`, as if the run had stopped there.
@@ -219,11 +195,6 @@ class MetricsWriter:
     if data:
       self._append(f'{name}.jsonl', data)
 
-  def num_lines(self, name: str) -> int:
-    """Whole lines in `name`.jsonl; what a checkpoint remembers."""
-    path = self._workdir / f'{name}.jsonl'
-    return path.read_bytes().count(b'\n') if path.exists() else 0
-
   def truncate_jsonl(self, name: str, num_lines: int) -> None:
     """Keeps the first `num_lines` lines of `name`.jsonl, atomically."""
     path = self._workdir / f'{name}.jsonl'
@@ -246,9 +217,6 @@ class MetricsWriter:
     if self._events is not None:
       self._events.close()
       self._events = None
-    if self._wandb is not None:
-      self._wandb.finish()
-      self._wandb = None
 
   def __enter__(self) -> 'MetricsWriter':
     return self

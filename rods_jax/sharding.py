@@ -11,7 +11,6 @@ from typing import Any, Sequence
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-import numpy as np
 
 from rods_jax.device import model
 
@@ -133,18 +132,3 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
       params,
       model.logical_axes(params),
   )
-
-
-def put_batch(tree: Any, mesh: Mesh) -> Any:
-  """Places arrays on the mesh, cut along their first axis; scalars everywhere.
-
-  Raises:
-    ValueError: the mesh does not divide the number of rows.
-  """
-
-  def put(x):
-    x = np.asarray(x) if not isinstance(x, jax.Array) else x
-    axes = ('batch',) + (None,) * (x.ndim - 1) if x.ndim else ()
-    return jax.device_put(x, named(axes, x.shape, mesh))
-
-  return jax.tree.map(put, tree)

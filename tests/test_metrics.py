@@ -7,7 +7,6 @@ import signal
 import struct
 import subprocess
 import sys
-import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -136,13 +135,11 @@ def test_a_line_after_a_half_written_one_stays_whole(tmp_path, caplog):
   assert 'half-written' in caplog.text
 
 
-def test_append_count_and_truncate_records(tmp_path):
+def test_append_and_truncate_records(tmp_path):
   with metrics.MetricsWriter(tmp_path) as writer:
-    assert writer.num_lines('pool') == 0
     writer.append_jsonl('pool', [])
     assert not (tmp_path / 'pool.jsonl').exists()
     writer.append_jsonl('pool', ({'id': i} for i in range(3)))
-    assert writer.num_lines('pool') == 3
     writer.truncate_jsonl('pool', 2)
     writer.append_jsonl('pool', [{'id': 9}])
   records, num_bad = metrics.read_jsonl(tmp_path / 'pool.jsonl')
@@ -202,27 +199,6 @@ def test_every_row_survives_kill_9(tmp_path):
   assert [row['step'] for row in _rows(tmp_path)] == [0, 1, 2]
   (path,) = (tmp_path / 'tensorboard').iterdir()
   assert _scalars(path) == [(0, 'a/b', 0.0), (1, 'a/b', 1.0), (2, 'a/b', 2.0)]
-
-
-def test_wandb_without_the_package_is_one_clear_line(tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'wandb', None)  # import raises
-  with pytest.raises(ValueError, match='pip install wandb') as caught:
-    metrics.MetricsWriter(tmp_path, wandb=True)
-  assert '\n' not in str(caught.value)
-
-
-def test_wandb_gets_the_rows_when_asked(tmp_path, monkeypatch):
-  logged = []
-  run = types.SimpleNamespace(
-      log=logged.append,
-      define_metric=lambda *args, **kwargs: None,
-      finish=lambda: logged.append('finished'),
-  )
-  fake = types.SimpleNamespace(init=lambda **kwargs: run)
-  monkeypatch.setitem(sys.modules, 'wandb', fake)
-  with metrics.MetricsWriter(tmp_path, wandb=True) as writer:
-    writer.write(1, {'a/b': 2.0, 'a/c': None})
-  assert logged == [{'step': 1, 'a/b': 2.0}, 'finished']
 
 
 class _Clock:

@@ -69,13 +69,6 @@ def test_what_does_not_fit_is_an_error(axes, shape, message):
     sharding.spec(axes, shape, _mesh(2, 2, 2))
 
 
-def test_put_batch_takes_scalars_and_rows(mesh):
-  rows = np.arange(8 * 3).reshape(8, 3)
-  placed = sharding.put_batch({'rows': rows, 'step': 3}, mesh)
-  np.testing.assert_array_equal(placed['rows'], rows)
-  assert int(placed['step']) == 3
-
-
 def compute(mesh) -> dict[str, np.ndarray]:
   """Training path and greedy rollout of one small model on a mesh."""
   config = model.ModelConfig(
@@ -87,7 +80,10 @@ def compute(mesh) -> dict[str, np.ndarray]:
   rng = np.random.default_rng(0)
   tokens = rng.integers(2, 96, (8, 24)).astype(np.int32)
   lengths = rng.integers(1, 24, 8).astype(np.int32)
-  batch = sharding.put_batch((tokens, lengths), mesh)
+  batch = (
+      jax.device_put(tokens, sharding.named(('batch', None), (8, 24), mesh)),
+      jax.device_put(lengths, sharding.named(('batch',), (8,), mesh)),
+  )
   hidden = jax.jit(lambda p, t, n: model.hidden(graphdef, p, t, n))(
       params, *batch
   )

@@ -236,14 +236,6 @@ def owner(name: str) -> str:
   return _owners()[name]
 
 
-def tool_doc(name: str) -> dict[str, Any]:
-  """The official documentation of a tool (a fresh copy of the JSON)."""
-  docs = _docs()[owner(name)]
-  return json.loads(
-      json.dumps(next(doc for doc in docs if doc['name'] == name))
-  )
-
-
 @functools.cache
 def parameters(name: str) -> tuple[str, ...]:
   """Parameter names of a tool in the order that positional calls use.
