@@ -264,13 +264,29 @@ def test_fifty_variants_a_second():
   assert len(variants) / (time.process_time() - start) > 50
 
 
-def test_reports_add_up():
-  seeds = [seed_of('base', 81)]
-  a, b = variants_of(seeds)[1], variants_of(seeds, per_seed=3)[1]
-  both = a.merge(b)
-  assert both.accepted == a.accepted + b.accepted
-  data = json.loads(json.dumps(both.to_json()))
-  assert pipeline.Report.from_json(data) == both
+def test_stages_count_what_the_stage_before_passed_on():
+  """The split is decided before the critique, which counted what it dropped
+  among its own attempts: 10 - 2 - 3 = 5 candidates reach it, not 8."""
+  report = pipeline.Report(attempts=10)
+  for stage, count in (('duplicate', 3), ('substitute', 2), ('critique', 1)):
+    for i in range(count):
+      report.reject(pipeline.Rejection(stage, f'reason {i}'))
+  metrics = report.metrics()
+  stages = pipeline.STAGES
+  assert [metrics[f'synthesis/{s}_attempts'] for s in stages] == [
+      10, 8, 8, 8, 5,
+  ]
+  assert [metrics[f'synthesis/{s}_accepted'] for s in stages] == [
+      8, 8, 8, 5, 4,
+  ]
+  assert metrics['synthesis/duplicate_rejected'] == 3
+  assert report.reasons['duplicate: reason '] == 3
+
+
+def test_reports_survive_json():
+  report = variants_of([seed_of('base', 81)], per_seed=3)[1]
+  data = json.loads(json.dumps(report.to_json()))
+  assert pipeline.Report.from_json(data) == report
 
 
 def test_lists_and_scalars_are_walked():

@@ -1,10 +1,11 @@
 """Records of the synthesizer: rejections, and counts of what was accepted."""
 
-import collections
 import dataclasses
 from typing import Any, Mapping
 
-STAGES = ('substitute', 'execute', 'augment', 'critique', 'duplicate')
+# In the order of the pipeline; what it drops as on the other side of the
+# held-out split, a 'duplicate' too, never reaches the critique.
+STAGES = ('substitute', 'execute', 'augment', 'duplicate', 'critique')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Rejection:
 
 @dataclasses.dataclass
 class Report:
-  """Counts of one or more requests; merge adds them up.
+  """Counts of a request.
 
   Attributes:
     attempts: candidates that were begun.
@@ -50,25 +51,12 @@ class Report:
     key = f'{rejection.stage}: {reason}'
     self.reasons[key] = self.reasons.get(key, 0) + 1
 
-  def merge(self, other: 'Report') -> 'Report':
-    """The sum of both."""
-    rejected = collections.Counter(self.rejected)
-    rejected.update(other.rejected)
-    reasons = collections.Counter(self.reasons)
-    reasons.update(other.reasons)
-    return Report(
-        self.attempts + other.attempts,
-        self.accepted + other.accepted,
-        dict(rejected),
-        dict(reasons),
-        self.substituted + other.substituted,
-        self.failed_seeds + other.failed_seeds,
-    )
-
   def metrics(self) -> dict[str, int]:
     """Per stage: synthesis/<stage>_attempts, _accepted and _rejected.
 
-    A candidate reaches the stages in order; each rejects or passes it on.
+    A candidate reaches the stages in order; each rejects or passes it on. The
+    few known contents that are found after the critique count as duplicates
+    before it.
     """
     found, left = {}, self.attempts
     for stage in STAGES:
