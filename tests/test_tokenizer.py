@@ -2,7 +2,9 @@
 
 from hypothesis import given, settings, strategies as st
 import pytest
+import tokenizers
 
+from rods_jax import errors
 from rods_jax.host import bfcl
 from rods_jax.host import tokenizer as tokenizer_lib
 from tests import scripted
@@ -90,3 +92,48 @@ def test_training_is_reproducible_and_saved_whole(tmp_path):
   text = 'the fox cd(<end>'
   assert loaded.encode(text) == made[0].encode(text)
   assert not {loaded.end_id, loaded.control('cd(')} & set(loaded.encode(text))
+
+
+def test_the_digest_is_of_the_content(tmp_path):
+  """Another order of the same merges gives other ids, so another digest."""
+  texts = ['the quick brown fox'] * 5
+  one = tokenizer_lib.train(texts, ['cd', 'ls'], ['folder'], 300)
+  other = tokenizer_lib.train(texts, ['ls', 'cd'], ['folder'], 300)
+  one.save(tmp_path / 'one.json')
+  loaded = tokenizer_lib.Tokenizer.load(tmp_path / 'one.json')
+  assert one.digest == loaded.digest != other.digest
+  assert len(one.digest) == 16 and int(one.digest, 16) >= 0
+  one.encode('encoding changes nothing')
+  assert one.digest == tokenizer_lib.Tokenizer(one._backend).digest
+
+
+def _missing(path):
+  assert not path.exists()
+
+
+def _cut(path):
+  scripted.tokenizer().save(path)
+  path.write_text(path.read_text()[:5000])
+
+
+def _not_text(path):
+  path.write_bytes(b'\xff\x00')
+
+
+def _foreign(path):
+  """A valid tokenizer, without our control tokens."""
+  tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(path))
+
+
+@pytest.mark.parametrize(
+    'damage', [_missing, _cut, _not_text, _foreign, lambda p: p.mkdir()]
+)
+def test_a_missing_or_broken_file_is_one_line(tmp_path, damage):
+  """A traceback of the library said 'No such file or directory' of no file."""
+  path = tmp_path / 'tokenizer.json'
+  damage(path)
+  with pytest.raises(errors.UserError) as caught:
+    tokenizer_lib.Tokenizer.load(path)
+  message = str(caught.value)
+  assert '\n' not in message and str(path) in message
+  assert 'Restore the file' in message and 'configs/warm_start.py' in message

@@ -7,9 +7,13 @@ one; control tokens enter a row only by id.
 """
 
 from collections.abc import Iterable, Sequence
+import functools
+import hashlib
 import pathlib
 
 import tokenizers
+
+from rods_jax import errors
 
 ROLES = ('<system>', '<user>', '<assistant>', '<tool>')
 PAD, END, CUT = '<pad>', '<end>', '<cut>'
@@ -34,10 +38,28 @@ class Tokenizer:
 
   @classmethod
   def load(cls, path: str | pathlib.Path = ASSET) -> 'Tokenizer':
-    return cls(tokenizers.Tokenizer.from_file(str(path)))
+    """Reads what `save` wrote.
+
+    Raises:
+      UserError: there is no such file, or it holds something else.
+    """
+    try:
+      return cls(tokenizers.Tokenizer.from_file(str(path)))
+    except Exception as error:  # the library raises nothing narrower
+      reason = str(error).splitlines()[0] if str(error) else 'unknown reason'
+      raise errors.UserError(
+          f'no tokenizer can be read from {path} ({reason}). Restore the file, '
+          'or make it and its policy with `python main.py '
+          '--config=configs/warm_start.py`.'
+      ) from error
 
   def save(self, path: str | pathlib.Path) -> None:
     self._backend.save(str(path))
+
+  @functools.cached_property
+  def digest(self) -> str:
+    """16 hex digits that tell tokenizers apart: of all that `save` writes."""
+    return hashlib.sha256(self._backend.to_str().encode()).hexdigest()[:16]
 
   def control(self, name: str) -> int:
     """The id of a control token; KeyError if there is none of that name."""
