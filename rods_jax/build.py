@@ -59,10 +59,8 @@ def build_tasks(
   data = config.data
   with errors.as_user_error(bfcl.BfclError):
     tasks = bfcl.load_tasks(tuple(data.categories))
-  faults = bfcl.known_faults()
   sound = {
-      name: task for name, task in tasks.items()
-      if name not in faults and str(task.scenario) not in faults
+      name: task for name, task in tasks.items() if not bfcl.fault_of(task)
   }
   train, heldout = bfcl.split(
       sound, data.split, data.num_train_scenarios, data.split_seed
@@ -75,7 +73,7 @@ def fits(
     fmt: chat_format.CompactFormat,
     config: ml_collections.ConfigDict,
 ) -> bool:
-  """Whether the ground truth fits the budgets: else nobody can solve it."""
+  """Whether the ground-truth dialogue is short enough for this policy."""
   shown = demonstrate.demonstrate(task, fmt)
   return (
       len(shown.tokens) <= config.data.max_task_tokens
@@ -84,7 +82,7 @@ def fits(
 
 
 def _seed_tasks(train, config, fmt) -> list[types.Task]:
-  """Whole scenarios, each in all its categories, until there are enough."""
+  """Scenario by scenario, each in all its categories, until it's enough."""
   data = config.data
   scenarios = sorted({task.scenario for task in train.values()})
   rng.host(data.split_seed, 'seed_tasks').shuffle(scenarios)
@@ -99,8 +97,8 @@ def _seed_tasks(train, config, fmt) -> list[types.Task]:
   if len(seeds) < data.num_seed_tasks or not seeds:
     raise errors.UserError(
         f'config.data.num_seed_tasks is {data.num_seed_tasks}, but the '
-        f'training scenarios have {len(seeds)} tasks of at most '
-        'config.data.max_task_tokens; 0 takes all.'
+        f'training scenarios have {len(seeds)} within '
+        'config.data.max_task_tokens and max_message_tokens; 0 takes all.'
     )
   return seeds
 
@@ -116,8 +114,9 @@ def evaluation_tasks(
   sees; heldout_scenarios: human tasks of scenarios that nothing is made from.
   Both hold only tasks that fit the budgets.
   """
-  seeds, wanted = list(tasks.seeds), config.eval.num_variants
-  per_seed = -(-wanted // len(seeds))
+  seeds = [seed for seed in tasks.seeds if pipeline.is_varied(seed)]
+  wanted = config.eval.num_variants
+  per_seed = -(-wanted // max(len(seeds), 1)) + 1  # some are too long
   made = pipeline.heldout_variants(seeds, per_seed, config.data.split_seed)
   variants = [v for v in made if fits(v, fmt, config)]
   random = rng.host(config.data.split_seed, 'heldout_tasks')
@@ -163,8 +162,25 @@ class Policy:
 
 
 def build_mesh(config: ml_collections.ConfigDict) -> jax.sharding.Mesh:
+  """The mesh; a UserError for what cannot be split over it."""
   with errors.as_user_error(ValueError):
-    return sharding.make_mesh(**config.mesh)
+    mesh = sharding.make_mesh(**config.mesh)
+  shape = dict(mesh.shape)
+  rows, tensor = shape['data'] * shape['fsdp'], shape['tensor']
+  for path, size, shards, axes in (
+      ('grpo.microbatch_rows', config.grpo.microbatch_rows, rows, 'data * fsdp'),
+      ('rollout.num_slots', config.rollout.num_slots, rows, 'data * fsdp'),
+      ('model.num_heads', config.model.num_heads, tensor, 'tensor'),
+      ('model.num_kv_heads', config.model.num_kv_heads, tensor, 'tensor'),
+      ('model.mlp_dim', config.model.mlp_dim, tensor, 'tensor'),
+      ('model.d_model', config.model.d_model, shape['fsdp'], 'fsdp'),
+  ):
+    if size % shards:
+      raise errors.UserError(
+          f'config.{path} is {size}; the mesh needs a multiple of {axes}, '
+          f'{shards}. Change it or config.mesh.'
+      )
+  return mesh
 
 
 def build_policy(

@@ -133,6 +133,7 @@ def evaluate_run(
     config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> int:
   """--mode=evaluate: the newest checkpoint, or the initial policy."""
+  workdir_lib.check(workdir, config, may_differ='eval')
   policy = build.build_policy(config)
   step, params = run.latest_params(policy, workdir)
   if params is None:

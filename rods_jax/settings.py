@@ -17,6 +17,7 @@ Rule = tuple[str, Callable[[Any], bool]]
 
 _POSITIVE = ('a number above 0', lambda v: 0 < v < math.inf)
 _COUNT = ('a whole number of at least 1', lambda v: v >= 1)
+_SEED = ('a whole number from 0 to 2**32 - 1', lambda v: 0 <= v < 2**32)
 _NOT_NEGATIVE = ('a number of at least 0', lambda v: 0 <= v < math.inf)
 _SHARE = ('a number from 0 to 1', lambda v: 0 <= v <= 1)
 _INSIDE = ('a number above 0 and below 1', lambda v: 0 < v < 1)
@@ -40,7 +41,7 @@ def _one_of(*names: str) -> Rule:
 
 
 _RULES: dict[str, Rule] = {
-    'rng_seed': _NOT_NEGATIVE,
+    'rng_seed': _SEED,
     'data.categories': (
         f'some of {", ".join(types.CATEGORIES)}, each once',
         lambda v: v
@@ -55,7 +56,7 @@ _RULES: dict[str, Rule] = {
     'data.num_seed_tasks': _NOT_NEGATIVE,
     'data.max_task_tokens': _COUNT,
     'data.max_message_tokens': _COUNT,
-    'data.split_seed': _NOT_NEGATIVE,
+    'data.split_seed': _SEED,
     'model.d_model': _COUNT,
     'model.num_layers': _COUNT,
     'model.num_heads': _COUNT,
@@ -205,6 +206,12 @@ def _check_combinations(config: ml_collections.ConfigDict) -> None:
         'The last of config.grpo.length_buckets must be the last of '
         'config.rollout.cache_buckets, the longest trajectory: '
         f'{rollout.cache_buckets[-1]}, not {config.grpo.length_buckets[-1]}.'
+    )
+  if config.data.max_task_tokens > rollout.cache_buckets[-1]:
+    raise UserError(
+        f'config.data.max_task_tokens is {config.data.max_task_tokens}; it '
+        'must not be above the last of config.rollout.cache_buckets, '
+        f'{rollout.cache_buckets[-1]}.'
     )
   if rollout.max_message_tokens >= rollout.cache_buckets[-1]:
     raise UserError(

@@ -8,7 +8,8 @@ One epoch:
   3. The exchange brings the statistics to the host, once.
   4. The pool records them, retires what is mastered or hopeless, takes in the
      variants that were synthesized meanwhile, and names the next seeds;
-     their synthesis starts in a background process.
+     their synthesis starts in a background process. So the seeds of epoch n
+     are varied while epoch n+1 trains, and their variants play in n+2.
   5. All of it is one checkpoint.
 
 A signal stops the run after a batch, with a checkpoint; the same command goes
@@ -45,8 +46,9 @@ Groups = list[list[types.Trajectory]]
 
 def train(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   """Runs or continues a training run; returns the exit status."""
-  workdir_lib.prepare(workdir, config)
+  workdir_lib.check(workdir, config)
   with stop_lib.StopRequest() as stop, run_lib.Run(config, workdir) as run:
+    workdir_lib.prepare(workdir, config)  # a failed start claims no folder
     if run.complete:
       print(
           f'{workdir} holds a complete run of {run.position.epoch} epochs; '
@@ -69,8 +71,10 @@ def loop(run: run_lib.Run, stop: stop_lib.StopRequest) -> bool:
   """All epochs that are left; False if a signal stopped them before."""
   config, position = run.config, run.position
   num_epochs = config.train.num_epochs
+  run.timer.metrics()  # what came before is no step's time
   if not position.step and config.eval.before:
-    run.writer.write(0, evaluate_policy(run) | run.timer.metrics())
+    with workdir_lib.writable(run.workdir):
+      run.writer.write(0, evaluate_policy(run) | run.timer.metrics())
   with _progress_bar(run) as bar:
     while position.epoch < num_epochs:
       ids = epoch_ids(run)
@@ -82,16 +86,19 @@ def loop(run: run_lib.Run, stop: stop_lib.StopRequest) -> bool:
         rows = train_batch(run, ids, slots)
         position.batch += 1
         if position.batch == len(batches):
-          rows[-1] |= close_epoch(run, ids)
+          with run.timer.phase('host'):
+            rows[-1] |= close_epoch(run, ids)
           position.epoch, position.batch = position.epoch + 1, 0
           if position.epoch == num_epochs:
             rows[-1] |= evaluate_policy(run)
+        rows[-1] |= run.timer.metrics()
         _write(run, rows, bar)
         if not position.batch:
           bar.end_epoch(position.epoch - 1)
           bar.expect(_total_steps(run))
         if _checkpoint_is_due(run):
-          run.save()
+          with run.timer.phase('checkpoint'):  # of the next step
+            run.save()
   return True
 
 
@@ -123,8 +130,9 @@ def train_batch(
         {'train/epoch': run.position.epoch}
         | records.group_metrics(part)
         | metrics
-        | run.timer.metrics()
     )
+    if i + per_step < len(groups):  # the last row's time is not over yet
+      rows[-1] |= run.timer.metrics()
   return rows
 
 
@@ -189,17 +197,21 @@ def close_epoch(run: run_lib.Run, ids: np.ndarray) -> Metrics:
   run.state = update.clear_stats(run.state)
   pool.record(epoch, stats)
   zones, variance = pool.partition(), pool.zone_variance()
-  retired = pool.retire(epoch)
+  before, size, generated = len(pool.events), len(pool), pool.num_generated
+  pool.retire(epoch)
   made, stages = _collect(run)
   injected = pool.inject(epoch + 1, made)
   _request(run, epoch)
+  changes = [event['event'] for event in pool.events[before:]]
   return {
       **{f'boundary/{zone}': len(found) for zone, found in zones.items()},
       **{f'boundary/variance_{z}': v for z, v in variance.items()},
-      'pool/size': len(pool),
-      'pool/generated': pool.num_generated,
+      'pool/size': size,
+      'pool/generated': generated,
       'pool/injected': len(injected),
-      'pool/retired': len(retired),
+      'pool/retired': changes.count('retired'),
+      'pool/waiting': len(pool.waiting),
+      'pool/duplicates': pool.num_duplicates,
       **stages,
   }
 

@@ -9,7 +9,6 @@ Held-out scenarios give no text, no tokens and no gradient.
 """
 
 from collections.abc import Iterator, Sequence
-import json
 import pathlib
 import time
 
@@ -41,15 +40,13 @@ def warm_start(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   workdir_lib.prepare(workdir, config)
   tasks = build.build_tasks(config)
   tokenizer = make_tokenizer(config, tasks.seeds)
-  tokenizer.save(output / 'tokenizer.json')
   policy = build.build_policy(config, tokenizer)
   tasks = build.build_tasks(config, policy.fmt)
   with MetricsWriter(workdir) as writer:
     params = fit(config, policy, tasks.seeds, writer)
+  tokenizer.save(output / 'tokenizer.json')
   weights.save(
-      output / 'policy.safetensors',
-      params,
-      {'config': json.dumps(config.to_dict(), sort_keys=True)},
+      output / 'policy.safetensors', params, weights.origin(config, policy)
   )
   results = evaluate.evaluate_tasks(
       config, policy, params, build.evaluation_tasks(config, tasks, policy.fmt)

@@ -1,6 +1,8 @@
 """Parameters on disk: the shipped policy, and where a run starts from."""
 
 from collections.abc import Mapping
+import dataclasses
+import json
 import pathlib
 from typing import Any
 
@@ -32,7 +34,7 @@ def names(params: Any) -> list[str]:
 
 
 def save(path: pathlib.Path, params: Any, metadata: Mapping[str, str]) -> None:
-  """Writes bfloat16 tensors: half the size, and RL starts from any of both."""
+  """Writes bfloat16 tensors, half the size of float32."""
   leaves = [jnp.asarray(x, jnp.bfloat16) for x in jax.tree.leaves(params)]
   tensors = dict(zip(names(params), leaves, strict=True))
   partial = path.with_suffix('.partial')
@@ -70,6 +72,34 @@ def load(path: pathlib.Path, abstract: Any) -> Any:
   return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
 
+def origin(
+    config: ml_collections.ConfigDict, policy: build.Policy
+) -> dict[str, str]:
+  """What a policy is tied to: its tokenizer, its split and its shape."""
+  data = config.data
+  split = [data.split, data.num_train_scenarios, data.split_seed]
+  shape = dataclasses.asdict(policy.config)
+  del shape['dtype'], shape['remat']  # another run may choose others
+  return {
+      'tokenizer': policy.tokenizer.digest,
+      'data.split, num_train_scenarios, split_seed': json.dumps(split),
+      'model': json.dumps(shape, sort_keys=True),
+  }
+
+
+def _check_origin(path: pathlib.Path, wanted: Mapping[str, str]) -> None:
+  """A policy of another split has trained on what is held out here."""
+  with safetensors.safe_open(str(path), 'numpy') as file:
+    found = file.metadata() or {}
+  for name, value in wanted.items():
+    if found.get(name, value) != value:
+      raise errors.UserError(
+          f'{path} was made with another {name}: {found[name]}, here {value}. '
+          'Use those, make another with configs/warm_start.py, or start from '
+          'config.model.init_from=random.'
+      )
+
+
 def abstract_params(policy: build.Policy) -> Any:
   """Shapes, dtypes and shardings of the parameters."""
   shapes = jax.eval_shape(
@@ -96,10 +126,10 @@ def initial_params(
   if source == 'random':
     key = rng.device(config.rng_seed, 'init')
     params = model.create(policy.config, key)[1]
-  elif source == 'embedded':
-    params = load(EMBEDDED, abstract)
-  elif source.endswith('.safetensors'):
-    params = load(pathlib.Path(source), abstract)
+  elif source == 'embedded' or source.endswith('.safetensors'):
+    path = EMBEDDED if source == 'embedded' else pathlib.Path(source)
+    params = load(path, abstract)
+    _check_origin(path, origin(config, policy))
   else:
     path = pathlib.Path(source)
     if (path / 'checkpoints').is_dir():

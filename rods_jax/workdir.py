@@ -25,20 +25,40 @@ def writable(path: pathlib.Path):
     ) from error
 
 
-def prepare(workdir: pathlib.Path, config: ml_collections.ConfigDict) -> None:
-  """Creates the folder, or makes sure that it holds this config's run."""
+def check(
+    workdir: pathlib.Path,
+    config: ml_collections.ConfigDict,
+    may_differ: str = '',
+) -> None:
+  """Creates the folder, or makes sure that it holds this config's run.
+
+  Args:
+    workdir: the folder.
+    config: the resolved configuration.
+    may_differ: a section, such as 'eval', whose fields are not compared.
+  """
   path = workdir / 'config.json'
-  text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
   with writable(workdir):
     workdir.mkdir(parents=True, exist_ok=True)
+    probe = workdir / '.writable'
+    probe.touch()
+    probe.unlink()
     if path.exists():
-      _check_same(path, json.loads(text))
-    partial = path.with_suffix('.partial')
+      wanted = json.loads(json.dumps(config.to_dict()))
+      _check_same(path, wanted, may_differ)
+
+
+def prepare(workdir: pathlib.Path, config: ml_collections.ConfigDict) -> None:
+  """Checks the folder and writes config.json: from now on it is this run's."""
+  check(workdir, config)
+  text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
+  with writable(workdir):
+    partial = workdir / 'config.partial'
     partial.write_text(text)
-    os.replace(partial, path)
+    os.replace(partial, workdir / 'config.json')
 
 
-def _check_same(path: pathlib.Path, wanted: dict) -> None:
+def _check_same(path: pathlib.Path, wanted: dict, may_differ: str) -> None:
   try:
     found = json.loads(path.read_text())
     if not isinstance(found, dict):
@@ -50,7 +70,9 @@ def _check_same(path: pathlib.Path, wanted: dict) -> None:
     ) from error
   found, wanted = _flat(found), _flat(wanted)
   for name in sorted(found.keys() | wanted.keys()):
-    if name not in _MAY_DIFFER and found.get(name) != wanted.get(name):
+    if name in _MAY_DIFFER or name.split('.')[0] == may_differ:
+      continue
+    if found.get(name) != wanted.get(name):
       raise errors.UserError(
           f'{path.parent} holds a run with another configuration: {name} is '
           f'{found.get(name)!r} there and {wanted.get(name)!r} here. Choose '

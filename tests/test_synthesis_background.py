@@ -1,7 +1,9 @@
 """Synthesis in its own process survives kills and never sees jax."""
 
+import dataclasses
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -62,11 +64,7 @@ def test_results_equal_those_of_this_process(tmp_path):
       assert same(tasks, variants) and report == own
     assert work.pending == ()
     assert work.collect(0.0) is None
-  names = sorted(p.name for p in tmp_path.glob('syn_*.json'))
-  ids = {t.task_id for r in (first, second) for t in pipeline.run_request(r)[0]}
-  assert names == sorted(f'{i}.json' for i in ids)
-  assert not [p for p in tmp_path.glob('request_*') if 'manifest' not in p.name]
-  assert not list(tmp_path.glob('.*partial'))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_killed_child_is_replaced_once(tmp_path):
@@ -105,15 +103,49 @@ def test_a_kill_between_requests_loses_nothing(tmp_path):
   assert same(tasks, pipeline.run_request(request(epoch=1))[0])
 
 
-def test_half_written_files_are_never_read(tmp_path):
-  """A child killed while writing leaves its partial file, nothing else."""
-  (tmp_path / '.syn_0123456789abcdef.json.99.partial').write_text('{"tas')
+def test_files_of_another_run_are_never_read(tmp_path):
+  """A variant came with the parent that a former run had made it from.
+
+  Tasks were files named by their content, which leaves the parent out, and a
+  file that was there already was not written again.
+  """
+  own = pipeline.run_request(request())[0]
+  for task in own:
+    left = dataclasses.replace(task, parent='of a former run')
+    (tmp_path / f'{task.task_id}.json').write_text(json.dumps(left.to_json()))
+  result = {'tasks': [], 'report': pipeline.Report().to_json()}
+  for name in (f'request_{os.getpid()}_000000', 'request_1_000000'):
+    (tmp_path / f'{name}.result.json').write_text(json.dumps(result))
+  partial = tmp_path / '.request_1_000001.result.json.99.partial'
+  partial.write_text('{"tas')
   with background.Background(tmp_path) as work:
     work.submit(request())
     tasks, _ = work.collect(WAIT_S)
-  for task in tasks:
-    data = json.loads((tmp_path / f'{task.task_id}.json').read_text())
-    assert data['task_id'] == task.task_id
+  assert same(tasks, own)
+  assert not list(tmp_path.glob('*request_*'))
+
+
+def test_a_child_that_cannot_write_leaves_the_work_to_the_parent(
+    tmp_path, caplog, capfd, monkeypatch
+):
+  """A full disk printed the child's traceback twice, over the progress bar."""
+  # Nor may the child leave truncated bytecode of what it imports.
+  monkeypatch.setenv('PYTHONDONTWRITEBYTECODE', '1')
+  with background.Background(tmp_path) as work:
+    first = work.pid
+    resource.prlimit(first, resource.RLIMIT_FSIZE, (100, 100))
+    work.submit(request())
+    work.submit(request(epoch=1))
+    tasks, report = work.collect(WAIT_S)
+    expected, own = pipeline.run_request(request())
+    assert same(tasks, expected) and report == own
+    assert work.pid not in (None, first)
+    tasks, _ = work.collect(WAIT_S)  # by the new child
+    assert same(tasks, pipeline.run_request(request(epoch=1))[0])
+    assert not list(tmp_path.iterdir())
+  [line] = caplog.messages
+  assert str(tmp_path) in line and 'cannot write' in line
+  assert capfd.readouterr().err == ''
 
 
 def test_close_is_idempotent_and_leaves_no_zombie(tmp_path):
@@ -123,7 +155,7 @@ def test_close_is_idempotent_and_leaves_no_zombie(tmp_path):
   work.close()
   work.close()
   assert work.pid is None and not is_running(pid)
-  assert len(work.pending) == 1
+  assert len(work.pending) == 1 and not list(tmp_path.iterdir())
   with pytest.raises(RuntimeError, match='closed'):
     work.submit(request())
 

@@ -3,16 +3,17 @@
 The child is a fresh interpreter that runs this module, so it imports nothing
 of the training program, jax least of all. (multiprocessing would import the
 main module of the parent again, with all that it imports.) It is told names of
-requests on its standard input and answers through a folder: a request, a task,
-named by its content, and the manifest of a finished request are each a file,
-written under another name first and then renamed. Whatever moment the child
-dies at, the folder holds whole files only, and because a request is a pure
-function of itself, running it again gives the same variants.
+requests on its standard input and answers through a folder: a request and its
+result, the tasks and the report, are each a file, written under another name
+first and then renamed. Both are removed when the result is collected. Whatever
+moment the child dies at, the folder holds whole files only, and because a
+request is a pure function of itself, running it again gives the same variants.
 
-A child that dies is replaced once per request; if that one dies too, the
-request runs in this process. Requests finish in the order of submission. The
-child is in a process group of its own: Ctrl-C is the parent's business. It
-leaves when its input ends, which happens also when the parent is killed.
+A child that dies is replaced once per request; if that one dies too, or if it
+cannot write, the request runs in this process. Requests finish in the order of
+submission. The child is in a process group of its own: Ctrl-C is the parent's
+business. It leaves when its input ends, which happens also when the parent is
+killed.
 """
 
 import collections
@@ -31,6 +32,7 @@ from rods_jax.types import Task
 
 _POLL_S = 0.02
 _CLOSE_S = 0.5  # for an idle child to leave by itself
+_CANNOT_WRITE = os.EX_IOERR  # exit code of the child
 _MODULE = 'rods_jax.host.synthesis.background'
 _ROOT = pathlib.Path(__file__).resolve().parents[3]  # holds rods_jax
 
@@ -42,10 +44,12 @@ class Background:
     """Starts the child.
 
     Args:
-      folder: receives task files and manifests; made if it is missing.
+      folder: for requests and results, of this object alone; made if it is
+        missing. What a killed process left there is removed.
     """
     self._folder = pathlib.Path(folder)
     self._folder.mkdir(parents=True, exist_ok=True)
+    self._remove_files('request_')
     self._pending: collections.deque[tuple[str, pipeline.Request]] = (
         collections.deque()
     )
@@ -69,10 +73,9 @@ class Background:
     """Queues a request; returns at once."""
     if self._closed:
       raise RuntimeError('Background synthesis is closed; make a new one.')
+    # A child of a killed process may still write under that one's names.
     name = f'request_{os.getpid()}_{self._count:06d}'
     self._count += 1
-    # A process with this id may have worked in this folder before.
-    _manifest(self._folder, name).unlink(missing_ok=True)
     _publish(_request_file(self._folder, name), request.to_json())
     self._pending.append((name, request))
     self._tell(name)
@@ -97,7 +100,9 @@ class Background:
         result = _read(self._folder, name) or self._recover(name, request)
       if result is not None:
         self._pending.popleft()
-        _request_file(self._folder, name).unlink(missing_ok=True)
+        self._remove_files(name)
+        if self._child is None and not self._closed:
+          self._start()
         return result
       if time.monotonic() >= deadline:
         return None
@@ -107,12 +112,19 @@ class Background:
     """Ends the child and reaps it; what is pending stays in `pending`."""
     self._closed = True
     self._stop()
+    self._remove_files('request_')
 
   def __enter__(self) -> 'Background':
     return self
 
   def __exit__(self, *exc) -> None:
     self.close()
+
+  def _remove_files(self, prefix: str) -> None:
+    """Removes files of this name, half-written ones too."""
+    for pattern in (f'{prefix}*.json', f'.{prefix}*.partial'):
+      for path in self._folder.glob(pattern):
+        path.unlink(missing_ok=True)
 
   def _alive(self) -> bool:
     return self._child is not None and self._child.poll() is None
@@ -144,25 +156,29 @@ class Background:
   def _recover(
       self, name: str, request: pipeline.Request
   ) -> tuple[list[Task], Report] | None:
-    """A fresh child, once per request; then the work is done here."""
+    """A fresh child, once per request; then the result, made here."""
     if self._closed:
       return None
     code = self._child.returncode if self._child else None
     self._stop()
-    again = name not in self._restarted
-    if again:
-      self._restarted.add(name)
+    if code == _CANNOT_WRITE:
       logging.warning(
-          'The synthesis process ended (exit code %s); starting it again.', code
-      )
-    else:
+          'The synthesis process cannot write to %s; running the request in '
+          'the main process.', self._folder,
+      )  # pyformat: disable
+    elif name in self._restarted:
       logging.warning(
           'The synthesis process ended twice (exit code %s) in one request; '
           'running the request in the main process.', code,
       )  # pyformat: disable
-      _run(self._folder, name, request)
-    self._start()
-    return None if again else _read(self._folder, name)
+    else:
+      self._restarted.add(name)
+      logging.warning(
+          'The synthesis process ended (exit code %s); starting it again.', code
+      )
+      self._start()
+      return None
+    return pipeline.run_request(request)
 
   def _stop(self) -> None:
     """Ends and reaps the child, politely first. Safe to repeat."""
@@ -186,48 +202,41 @@ def _work(folder: pathlib.Path) -> None:
   os.nice(5)  # Training comes first.
   for line in sys.stdin:
     name = line.strip()
-    path = _request_file(folder, name)
     try:
-      data = json.loads(path.read_text('utf-8'))
+      data = json.loads(_request_file(folder, name).read_text('utf-8'))
     except FileNotFoundError:
-      continue  # Collected already: its first run had finished after all.
-    _run(folder, name, pipeline.Request.from_json(data))
-
-
-def _run(folder: pathlib.Path, name: str, request: pipeline.Request) -> None:
-  """Executes a request and publishes its files, the manifest last."""
-  variants, report = pipeline.run_request(request)
-  for task in variants:
-    path = _task_file(folder, task.task_id)
-    if not path.exists():
-      _publish(path, task.to_json())
-  manifest = {
-      'tasks': [task.task_id for task in variants],
-      'report': report.to_json(),
-  }
-  _publish(_manifest(folder, name), manifest)
+      continue  # Removed: nobody waits for it any more.
+    variants, report = pipeline.run_request(pipeline.Request.from_json(data))
+    result = {
+        'tasks': [task.to_json() for task in variants],
+        'report': report.to_json(),
+    }
+    try:
+      _publish(_result_file(folder, name), result)
+    except OSError:
+      sys.exit(_CANNOT_WRITE)  # The parent says so, once.
 
 
 def _publish(path: pathlib.Path, data) -> None:
   """Writes JSON so that the path holds all of it or does not exist."""
   partial = path.with_name(f'.{path.name}.{os.getpid()}.partial')
-  with open(partial, 'w', encoding='utf-8') as f:
-    json.dump(data, f)
-    f.flush()
-    os.fsync(f.fileno())
-  os.replace(partial, path)
-
-
-def _task_file(folder: pathlib.Path, task_id: str) -> pathlib.Path:
-  return folder / f'{task_id}.json'
+  try:
+    with open(partial, 'w', encoding='utf-8') as f:
+      json.dump(data, f)
+      f.flush()
+      os.fsync(f.fileno())
+    os.replace(partial, path)
+  except OSError:
+    partial.unlink(missing_ok=True)
+    raise
 
 
 def _request_file(folder: pathlib.Path, name: str) -> pathlib.Path:
   return folder / f'{name}.json'
 
 
-def _manifest(folder: pathlib.Path, name: str) -> pathlib.Path:
-  return folder / f'{name}.manifest.json'
+def _result_file(folder: pathlib.Path, name: str) -> pathlib.Path:
+  return folder / f'{name}.result.json'
 
 
 def _read(
@@ -235,14 +244,11 @@ def _read(
 ) -> tuple[list[Task], Report] | None:
   """A finished request's result, None while it is not finished."""
   try:
-    manifest = json.loads(_manifest(folder, name).read_text('utf-8'))
+    result = json.loads(_result_file(folder, name).read_text('utf-8'))
   except FileNotFoundError:
     return None
-  tasks = [
-      Task.from_json(json.loads(_task_file(folder, i).read_text('utf-8')))
-      for i in manifest['tasks']
-  ]
-  return tasks, Report.from_json(manifest['report'])
+  tasks = [Task.from_json(task) for task in result['tasks']]
+  return tasks, Report.from_json(result['report'])
 
 
 if __name__ == '__main__':

@@ -43,6 +43,7 @@ __all__ = [
 
 MOVE_EMPTY_TURN = 0.5  # chance that a miss_* variant is augmented anew
 MIN_SPOKEN = 2  # entities in the user's texts that a variant exchanges
+MIN_HELDOUT = 4  # entities that the user says and an evaluation exchanges
 HELDOUT_SHARE = 4  # one in so many contents is for evaluation only
 REWORDINGS = 12  # tries to word a variant for its side of that split
 PROBES = 3  # trials of a slot on its own, before it is used
@@ -116,6 +117,14 @@ def is_heldout(task: Task) -> bool:
   return int(task.content_hash(), 16) % HELDOUT_SHARE == 0
 
 
+def is_varied(seed: Task) -> bool:
+  """Whether variants of the seed exchange enough to be all different.
+
+  A seed whose user names hardly anything has few distinct ground truths.
+  """
+  return len(plan_of(seed).spoken) >= MIN_HELDOUT
+
+
 def make_variant(
     seed: Task,
     rng: np.random.Generator,
@@ -174,9 +183,14 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
 def heldout_variants(
     seeds: Sequence[Task], per_seed: int, rng_seed: int
 ) -> list[Task]:
-  """The fixed evaluation set, from a random stream that nothing else uses."""
+  """The fixed evaluation set, from a random stream that nothing else uses.
+
+  Only seeds that `is_varied` gives any: what an evaluation asks for must not
+  coincide by chance with something that was trained on.
+  """
+  varied = tuple(seed for seed in seeds if is_varied(seed))
   request = Request(
-      0, tuple(seeds), per_seed, rng_seed, attempts=6,
+      0, varied, per_seed, rng_seed, attempts=6,
       stream='synthesis/heldout', heldout=True,
   )  # pyformat: disable
   return run_request(request)[0]
@@ -250,7 +264,8 @@ def _attempt(
   }
   values = _draw(plan, rng, chosen)
   changed = len(plan.spoken & values.keys())
-  if not values or changed < min(MIN_SPOKEN, len(plan.spoken)):
+  least = MIN_HELDOUT if heldout else min(MIN_SPOKEN, len(plan.spoken))
+  if not values or changed < least:
     return Rejection('substitute', 'too little to exchange'), 0
   outcome = _execute(plan, values)
   if isinstance(outcome, Rejection):
