@@ -12,6 +12,7 @@ from rods_jax.host import bfcl, env, tool_calls
 from rods_jax.host.synthesis import critique, pipeline
 from rods_jax.host.synthesis.reading import Reading, scalars
 from rods_jax.types import CATEGORIES, Task
+from tests import worlds
 
 TASKS = bfcl.load_tasks(CATEGORIES)
 
@@ -35,15 +36,16 @@ def sample():
   return out
 
 
+def pairs(sample, category):
+  """(seed, variant) of every variant."""
+  seeds, variants, _ = sample[category]
+  by_id = {seed.task_id: seed for seed in seeds}
+  return [(by_id[variant.parent], variant) for variant in variants]
+
+
 def play(task):
   """Scores of a policy that answers with the ground truth."""
-  episode = env.Episode(task)
-  for turn in task.turns:
-    calls = [tool_calls.parse_ground_truth(c) for c in turn.ground_truth]
-    if calls:
-      episode.execute(calls)
-    episode.end_turn()
-  return [score.score for score in episode.scores]
+  return [score.score for score in worlds.solve(task).scores]
 
 
 @pytest.mark.parametrize('category', CATEGORIES)
@@ -58,10 +60,7 @@ def test_nearly_every_seed_yields_a_variant(sample, category):
 @pytest.mark.parametrize('category', CATEGORIES)
 def test_variants_replay_as_their_seeds_do(sample, category):
   """A ground truth that errs on both sides would score 1; require fewer."""
-  seeds, variants, _ = sample[category]
-  by_id = {seed.task_id: seed for seed in seeds}
-  for variant in variants:
-    seed = by_id[variant.parent]
+  for seed, variant in pairs(sample, category):
     truth, before = env.replay(variant), env.replay(seed)
     assert len(truth.ok_errors) == len(before.ok_errors), variant.parent
     if not before.withheld:
@@ -71,10 +70,7 @@ def test_variants_replay_as_their_seeds_do(sample, category):
 
 @pytest.mark.parametrize('category', CATEGORIES)
 def test_variants_are_records_like_their_seeds(sample, category):
-  seeds, variants, _ = sample[category]
-  by_id = {seed.task_id: seed for seed in seeds}
-  for variant in variants:
-    seed = by_id[variant.parent]
+  for seed, variant in pairs(sample, category):
     assert critique.profile(variant) == critique.profile(seed)
     assert variant.scenario == seed.scenario
     assert variant.task_id == f'syn_{variant.content_hash()}'
@@ -87,12 +83,9 @@ def test_variants_are_records_like_their_seeds(sample, category):
 
 def test_every_argument_has_a_source(sample):
   """New argument values were said, returned, or are the seed's constants."""
-  for seeds, variants, _ in sample.values():
-    by_id = {seed.task_id: seed for seed in seeds}
-    for variant in variants:
-      constants = {
-          str(a.value) for a in Reading(by_id[variant.parent]).arguments
-      }
+  for category in CATEGORIES:
+    for seed, variant in pairs(sample, category):
+      constants = {str(a.value) for a in Reading(seed).arguments}
       reading = Reading(variant)
       for a in reading.arguments:
         key = (a.call, a.path)
@@ -223,7 +216,9 @@ def test_heldout_variants_share_nothing_with_training():
   seeds = [seed_of('base', i) for i in (0, 81, 184)]
   training = {t.task_id for t in variants_of(seeds, per_seed=3, rng_seed=0)[0]}
   heldout = pipeline.heldout_variants(seeds, 3, 0)
-  assert len(heldout) == 9
+  # The user of 81 names one entity: too few for variants that all differ.
+  assert [pipeline.is_varied(seed) for seed in seeds] == [True, False, True]
+  assert len(heldout) == 2 * 3
   assert not training & {t.task_id for t in heldout}
   assert heldout == pipeline.heldout_variants(seeds, 3, 0)
 
