@@ -135,7 +135,8 @@ def test_results_do_not_depend_on_the_schedule(
   for name, run in runs.items():
     for a, b in zip(base, run, strict=True):
       np.testing.assert_array_equal(a.tokens, b.tokens, err_msg=name)
-      np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+      # Rounding of logits around 5; another row's would be apart by tenths.
+      np.testing.assert_allclose(a.logprobs, b.logprobs, atol=5e-5)
       assert a.finished == b.finished
 
 
