@@ -35,87 +35,91 @@ def _default() -> ml_collections.ConfigDict:
   data.max_task_tokens = 512  # longest ground-truth dialogue of a seed
   data.max_message_tokens = 96  # longest message in such a dialogue
 
-  # The policy.
+  # The policy: a decoder in the manner of Qwen3, at two million parameters.
   c.model = model = ml_collections.ConfigDict()
-  model.d_model = 192
+  model.d_model = 192  # width of the activations
   model.num_layers = 4
-  model.num_heads = 3
-  model.num_kv_heads = 1
+  model.num_heads = 3  # query heads
+  model.num_kv_heads = 1  # key and value heads
   model.head_dim = 64
-  model.mlp_dim = 512
-  model.rope_theta = 10_000.0
+  model.mlp_dim = 512  # width inside SwiGLU
+  model.rope_theta = 10_000.0  # base of the rotary frequencies
   model.rms_eps = 1e-6
-  model.tie_embeddings = True
+  model.tie_embeddings = True  # the output matrix is the embedding
   model.qkv_bias = False
-  model.qk_norm = True
+  model.qk_norm = True  # RMSNorm on queries and keys
   model.dtype = 'float32'  # of activations; parameters are float32
   model.remat = 'none'  # 'none' or 'full'
-  model.init_from = 'embedded'  # 'embedded', 'random' or a checkpoint folder
+  # 'embedded', 'random', a .safetensors file, or the folder of another run.
+  model.init_from = 'embedded'
 
   # Devices. One axis may be -1: whatever is left.
   c.mesh = mesh = ml_collections.ConfigDict()
-  mesh.data = -1
-  mesh.fsdp = 1
-  mesh.tensor = 1
+  mesh.data = -1  # rows of a batch
+  mesh.fsdp = 1  # rows of a batch, and parameters
+  mesh.tensor = 1  # heads, mlp and vocabulary
 
   # Rollouts. Lengths are in tokens.
   c.rollout = rollout = ml_collections.ConfigDict()
-  rollout.group_size = 8  # trajectories per task
+  rollout.group_size = 8  # trajectories per task; the paper's 16 do not fit
   rollout.groups_per_batch = 8  # tasks per rollout batch
   rollout.temperature = 1.0
   rollout.num_slots = 64  # rows decoded together
-  rollout.cache_buckets = (128, 256, 384, 512, 640, 768)  # the last: longest trajectory
-  rollout.extend_buckets = (32, 64, 128)  # tokens per prefill chunk
+  # Segments of the KV cache; the last is the longest trajectory.
+  rollout.cache_buckets = (128, 256, 384, 512, 640, 768)
+  rollout.extend_buckets = (32, 64, 128)  # tokens per prefill piece
   rollout.extend_rows = 4  # pieces per prefill step
   rollout.refill_below = 0.5  # refill once this share of slots still runs
   rollout.max_message_tokens = 96  # per assistant message
-  rollout.max_rounds = 5  # tool rounds (and parse errors) per turn
+  rollout.max_rounds = 5  # tool rounds and parse errors per turn
   rollout.max_result_tokens = 48  # a longer tool result is cut, visibly
   rollout.call_timeout_s = 1.0  # per tool call
   rollout.max_result_chars = 20_000  # per tool call
 
-  # The update.
+  # The update. The paper's learning rate is 1e-6, for four billion parameters.
   c.grpo = grpo = ml_collections.ConfigDict()
   grpo.learning_rate = 1e-4
   grpo.warmup_steps = 4
   grpo.minibatch_groups = 8  # groups per optimizer step
-  grpo.clip_low = 0.2
-  grpo.clip_high = 0.28
-  grpo.dual_clip = 10.0
-  grpo.kl_coef = 0.0  # k3 estimator against the initial policy
-  grpo.entropy_coef = 0.001
+  grpo.clip_low = 0.2  # ratios below 1 - clip_low give no more gradient
+  grpo.clip_high = 0.28  # nor those above 1 + clip_high
+  grpo.dual_clip = 10.0  # largest ratio for negative advantages; 0: none
+  # k3 estimator against the initial policy. The paper has 0.01; it would cost
+  # a fourth forward pass, and a fifth of the steps in ten minutes.
+  grpo.kl_coef = 0.0
+  grpo.entropy_coef = 0.001  # entropy bonus
   grpo.aggregation = 'token_mean'  # or 'sequence_mean'
   grpo.normalize_advantage = True  # divide by the group's deviation
   grpo.skip_flat_groups = True  # rows without advantage are not computed
   grpo.mask_overlong = False  # True: MAX_TOKENS rows give no gradient
-  grpo.grad_clip = 1.0
+  grpo.grad_clip = 1.0  # largest global norm of the gradient
   grpo.weight_decay = 0.0
-  grpo.microbatch_rows = 4
+  grpo.microbatch_rows = 4  # rows per forward and backward pass
   grpo.length_buckets = (256, 384, 512, 768)  # rows are padded to these
   grpo.max_nonfinite = 3  # skipped updates in a row before the run fails
 
-  # The capability boundary.
+  # The capability boundary, in mean progress reward of a group.
   c.boundary = boundary = ml_collections.ConfigDict()
   boundary.hard_below = 0.20
   boundary.mastered_above = 0.85
 
   # The active pool.
   c.pool = pool = ml_collections.ConfigDict()
-  pool.max_generated = 64  # P_max
+  pool.max_generated = 64  # P_max; the paper's 400 go with 400 seeds
   pool.inject_fraction = 0.20  # of the pool's size, per epoch
-  pool.retire_above = 0.95
+  pool.retire_above = 0.95  # mean progress of a generated task
   pool.retire_below = 0.20
-  pool.retire_human = False
+  pool.retire_human = False  # whether human tasks retire too
   pool.cooldown_epochs = 1  # epochs a seed rests after it was used
 
   # Synthesis.
   c.synthesis = synthesis = ml_collections.ConfigDict()
-  synthesis.enabled = True
-  synthesis.attempts = 3  # per variant
-  synthesis.timeout_s = 120.0  # wait for a background request at most
+  synthesis.enabled = True  # False: the static pool
+  synthesis.attempts = 3  # candidates per variant
+  synthesis.timeout_s = 120.0  # then the main process makes the variants
 
   c.train = train = ml_collections.ConfigDict()
-  train.num_epochs = 5
+  train.num_epochs = 5  # passes over the pool as it then is
   train.checkpoint_every_epochs = 1
   train.keep_checkpoints = 2
 
