@@ -1,7 +1,9 @@
 """The warm start: supervised training that makes the shipped checkpoint.
 
 Command:  python main.py --config=configs/warm_start.py
-Hardware: 2 CPU cores.
+Hardware: 2 CPU cores, about 15 minutes, 3 GB of memory.
+Numbers:  cross-entropy per call token falls from 8 to about 0.35 nats; greedy
+          progress on held-out variants 0.28, on held-out scenarios 0.10.
 
 The tokenizer and the policy are made from executed variants of training
 scenarios only, with the same split as configs/rods.py.
@@ -19,13 +21,13 @@ def get_config() -> ml_collections.ConfigDict:
   c.data.num_seed_tasks = 0  # variants of every training task
 
   c.warm_start = warm = ml_collections.ConfigDict()
-  warm.vocab_size = 5120
-  warm.num_steps = 650
+  warm.vocab_size = 3072
+  warm.num_steps = 800
   warm.rows_per_step = 16
   warm.learning_rate = 2e-3
   warm.warmup_steps = 30
   warm.microbatch_rows = 4
-  warm.tokenizer_variants = 8  # variants per task that the merges come from
+  warm.tokenizer_variants = 2  # variants per task that the merges come from
   warm.log_every = 20
   warm.output = 'rods_jax/assets'  # where tokenizer and policy are written
   return c.lock()

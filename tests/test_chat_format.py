@@ -33,12 +33,12 @@ def test_empty_content_is_still_a_message():
 
 def test_a_long_result_is_cut_and_marked():
   fmt = scripted.fmt(3)
-  whole = ids('!a!a')
+  whole = ids('1234')
   assert len(whole) == 4
-  assert fmt.results(['!a!a']) == [
+  assert fmt.results(['1234']) == [
       control('<tool>'), *whole[:3], control('<cut>'), control('<assistant>')
   ]
-  assert fmt.results(['!a!']) == [
+  assert fmt.results(['123']) == [
       control('<tool>'), *whole[:3], control('<assistant>')
   ]
 

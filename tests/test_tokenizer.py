@@ -68,32 +68,11 @@ def test_half_a_character_is_decoded():
   assert tok.decode(ids[:1]) == '\N{REPLACEMENT CHARACTER}'
 
 
-@pytest.mark.parametrize('value', ['report.pdf', 'Boston', '2026-04-20'])
-def test_a_value_has_the_same_tokens_wherever_it_stands(value):
-  """With the space merged in, " Boston" and "'Boston'" shared no token.
-
-  A small policy then could not copy from the sentence into the call.
-  """
-  texts = [f"go to {value} now, '{value}'," for _ in range(9)]
-  tok = tokenizer_lib.train(texts, ['cd'], ['folder'], 400)
-  alone = tok.encode(value)
-  for text in (f'go to {value} now', f"'{value}',", f'to {value}. And'):
-    row = tok.encode(text)
-    starts = range(len(row) - len(alone) + 1)
-    assert any(row[i : i + len(alone)] == alone for i in starts), text
-
-
-def test_a_plain_word_takes_its_space_along():
-  tok = tokenizer_lib.train(['list the files in there'] * 9, [], [], 400)
-  assert len(tok.encode(' the files')) == 2
-
-
-def test_no_merge_crosses_three_digits():
-  """1234567 is 123, 456 and 7, however often it is seen."""
-  tok = tokenizer_lib.train(['1234567'] * 99, [], [], 400)
-  assert [tok.decode([i]) for i in tok.encode('1234567')] == [
-      '123', '456', '7'
-  ]
+def test_digits_are_single_tokens():
+  """Numbers are copied digit by digit: 2024 is 4 ids, not one merge."""
+  tok = scripted.tokenizer()
+  assert len(tok.encode('2024')) == 4
+  assert tok.encode('22') == tok.encode('2') * 2
 
 
 def test_training_is_reproducible_and_saved_whole(tmp_path):

@@ -17,17 +17,6 @@ from rods_jax import errors
 
 ROLES = ('<system>', '<user>', '<assistant>', '<tool>')
 PAD, END, CUT = '<pad>', '<end>', '<cut>'
-# What no merge crosses. A plain word takes its space along, as usual. What may
-# be part of a value (a name, a file, a number, a date) stands without the space
-# before it: so it has the same tokens in a sentence and inside quotes, and a
-# small policy can copy it.
-_PIECES = (
-    r' ?[a-z]+(?![\w@/#]|[.-]\w)'
-    r'|[A-Za-z]+'
-    r'|[0-9]{1,3}'
-    r'|[^\sA-Za-z0-9]+'
-    r'|\s'
-)
 ASSET = pathlib.Path(__file__).parents[1] / 'assets' / 'tokenizer.json'
 
 
@@ -105,10 +94,9 @@ def train(
   """
   backend = tokenizers.Tokenizer(tokenizers.models.BPE())
   backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
-      tokenizers.pre_tokenizers.Split(tokenizers.Regex(_PIECES), 'isolated'),
-      tokenizers.pre_tokenizers.ByteLevel(
-          add_prefix_space=False, use_regex=False
-      ),
+      # Numbers are copied digit by digit.
+      tokenizers.pre_tokenizers.Digits(individual_digits=True),
+      tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
   ])
   backend.decoder = tokenizers.decoders.ByteLevel()
   control = [PAD, END, CUT, *ROLES]
