@@ -75,28 +75,34 @@ def load(path: pathlib.Path, abstract: Any) -> Any:
 def origin(
     config: ml_collections.ConfigDict, policy: build.Policy
 ) -> dict[str, str]:
-  """What a policy is tied to: its tokenizer, its split and its shape."""
+  """What a policy is tied to: its tokenizer, its split and its shape.
+
+  One entry, since the file would keep several in no fixed order.
+  """
   data = config.data
-  split = [data.split, data.num_train_scenarios, data.split_seed]
   shape = dataclasses.asdict(policy.config)
   del shape['dtype'], shape['remat']  # another run may choose others
-  return {
+  found = {
       'tokenizer': policy.tokenizer.digest,
-      'data.split, num_train_scenarios, split_seed': json.dumps(split),
-      'model': json.dumps(shape, sort_keys=True),
+      'data.split': data.split,
+      'data.num_train_scenarios': data.num_train_scenarios,
+      'data.split_seed': data.split_seed,
+      'model': shape,
   }
+  return {'origin': json.dumps(found, sort_keys=True)}
 
 
 def _check_origin(path: pathlib.Path, wanted: Mapping[str, str]) -> None:
   """A policy of another split has trained on what is held out here."""
   with safetensors.safe_open(str(path), 'numpy') as file:
-    found = file.metadata() or {}
+    text = (file.metadata() or {}).get('origin', '{}')
+  found, wanted = json.loads(text), json.loads(wanted['origin'])
   for name, value in wanted.items():
     if found.get(name, value) != value:
       raise errors.UserError(
           f'{path} was made with another {name}: {found[name]}, here {value}. '
-          'Use those, make another with configs/warm_start.py, or start from '
-          'config.model.init_from=random.'
+          'Use that one, make a policy with configs/warm_start.py, or start '
+          'from config.model.init_from=random.'
       )
 
 

@@ -200,7 +200,8 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(
 ):
   wrap_update(monkeypatch, lambda n, b: with_nan(b) if n == 1 else b)
   config = tiny.run_config(
-      tiny_policy, train__num_epochs=1, eval__before=False
+      tiny_policy, train__num_epochs=1, eval__before=False,
+      grpo__skip_flat_groups=False,  # so that each update has rows
   )
   outcome = tiny.sit(config, tmp_path)
   assert outcome.complete

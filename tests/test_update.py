@@ -34,7 +34,7 @@ def policy(seed=0):
   graphdef, params = model.create(config, jax.random.key(seed))
   # A wide embedding (which is the head too): a policy far from uniform.
   return graphdef, jax.tree.map(
-      lambda x: 15 * x if x.shape == (VOCAB, 16) else x, params
+      lambda x: 3 * x if x.shape == (VOCAB, 16) else x, params
   )
 
 

@@ -114,7 +114,12 @@ def is_heldout(task: Task) -> bool:
   The content itself decides, so that no run, warm start or synthesis that
   keeps to the rule can ever train on a variant that another one evaluates.
   """
-  return int(task.content_hash(), 16) % HELDOUT_SHARE == 0
+  return is_heldout_hash(task.content_hash())
+
+
+def is_heldout_hash(content_hash: str) -> bool:
+  """The same of a content hash in hex digits."""
+  return int(content_hash, 16) % HELDOUT_SHARE == 0
 
 
 def is_varied(seed: Task) -> bool:
