@@ -17,6 +17,7 @@ import ml_collections
 from rods_jax import engine as engine_lib
 from rods_jax import errors
 from rods_jax import rng
+from rods_jax import settings
 from rods_jax import sharding
 from rods_jax import types
 from rods_jax.device import model
@@ -167,18 +168,19 @@ def build_mesh(config: ml_collections.ConfigDict) -> jax.sharding.Mesh:
     mesh = sharding.make_mesh(**config.mesh)
   shape = dict(mesh.shape)
   rows, tensor = shape['data'] * shape['fsdp'], shape['tensor']
-  for path, size, shards, axes in (
-      ('grpo.microbatch_rows', config.grpo.microbatch_rows, rows, 'data * fsdp'),
-      ('rollout.num_slots', config.rollout.num_slots, rows, 'data * fsdp'),
-      ('model.num_heads', config.model.num_heads, tensor, 'tensor'),
-      ('model.num_kv_heads', config.model.num_kv_heads, tensor, 'tensor'),
-      ('model.mlp_dim', config.model.mlp_dim, tensor, 'tensor'),
-      ('model.d_model', config.model.d_model, shape['fsdp'], 'fsdp'),
+  fields = settings.fields(config)
+  for path, shards, axes in (
+      ('grpo.microbatch_rows', rows, 'data * fsdp'),
+      ('rollout.num_slots', rows, 'data * fsdp'),
+      ('model.num_heads', tensor, 'tensor'),
+      ('model.num_kv_heads', tensor, 'tensor'),
+      ('model.mlp_dim', tensor, 'tensor'),
+      ('model.d_model', shape['fsdp'], 'fsdp'),
   ):
-    if size % shards:
+    if fields[path] % shards:
       raise errors.UserError(
-          f'config.{path} is {size}; the mesh needs a multiple of {axes}, '
-          f'{shards}. Change it or config.mesh.'
+          f'config.{path} is {fields[path]}; the mesh needs a multiple of '
+          f'{axes}, {shards}. Change it or config.mesh.'
       )
   return mesh
 

@@ -1,6 +1,7 @@
 """Splits, seed tasks and evaluation sets."""
 
 import collections
+import types
 
 import pytest
 
@@ -116,3 +117,24 @@ def test_an_evaluation_set_may_be_empty(name):
 def test_a_mesh_that_does_not_fit_is_one_line():
   with pytest.raises(errors.UserError, match='config.mesh'):
     build.build_mesh(config_with(mesh__data=3, mesh__tensor=5))
+
+
+@pytest.mark.parametrize(
+    'sizes, fields, named',
+    [
+        ((2, 1, 1), {'grpo__microbatch_rows': 3}, 'grpo.microbatch_rows is 3'),
+        ((2, 2, 1), {'rollout__num_slots': 6}, 'rollout.num_slots is 6'),
+        ((1, 1, 4), {}, 'model.num_heads is 2'),
+    ],
+)
+def test_a_count_that_the_mesh_cannot_split_is_one_line(
+    monkeypatch, sizes, fields, named
+):
+  """3 rows over 2 devices once ended in a traceback at the first update."""
+  shape = dict(zip(('data', 'fsdp', 'tensor'), sizes))
+  monkeypatch.setattr(
+      build.sharding, 'make_mesh',
+      lambda **_: types.SimpleNamespace(shape=shape),
+  )
+  with pytest.raises(errors.UserError, match=named):
+    build.build_mesh(config_with(**fields))
