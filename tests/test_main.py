@@ -75,7 +75,7 @@ def calls(monkeypatch):
             'evaluate_run',
             'workdirs/warm_start',
         ),
-        ((RODS, '--workdir=/tmp/x'), 'train', '/tmp/x'),
+        ((RODS, '--workdir=else/x'), 'train', 'else/x'),
     ],
 )
 def test_dispatch(command, calls, arguments, name, workdir):
