@@ -46,11 +46,12 @@ def _default() -> ml_collections.ConfigDict:
   model.num_kv_heads = 1  # key and value heads
   model.head_dim = 64
   model.mlp_dim = 512  # width inside SwiGLU
-  model.rope_theta = 10_000.0  # base of the rotary frequencies
+  model.rope_theta = 1e6  # base of the rotary frequencies
   model.rms_eps = 1e-6
   model.tie_embeddings = True  # the output matrix is the embedding
   model.qkv_bias = False
   model.qk_norm = True  # RMSNorm on queries and keys
+  model.previous_token = True  # inputs know the token before; copies sooner
   model.dtype = 'float32'  # of activations; parameters are float32
   model.remat = 'none'  # 'none' or 'full'
   # 'embedded', 'random', a .safetensors file, or the folder of another run.

@@ -21,13 +21,13 @@ def get_config() -> ml_collections.ConfigDict:
   c.data.num_seed_tasks = 0  # variants of every training task
 
   c.warm_start = warm = ml_collections.ConfigDict()
-  warm.vocab_size = 3072
-  warm.num_steps = 800
-  warm.rows_per_step = 16
+  warm.vocab_size = 4096
+  warm.num_steps = 1400
+  warm.rows_per_step = 8
   warm.learning_rate = 2e-3
   warm.warmup_steps = 30
   warm.microbatch_rows = 4
-  warm.tokenizer_variants = 2  # variants per task that the merges come from
+  warm.tokenizer_variants = 4  # variants per task that the merges come from
   warm.log_every = 20
   warm.output = 'rods_jax/assets'  # where tokenizer and policy are written
   return c.lock()

@@ -233,10 +233,11 @@ class Engine:
     for begin in range(0, len(lanes), self._max_lanes):
       part = lanes[begin : begin + self._max_lanes]
       tokens = np.full((self._max_lanes, chunk), self._pad_id, np.int32)
-      meta = np.zeros((3, self._max_lanes), np.int32)
+      meta = np.zeros((4, self._max_lanes), np.int32)
       for lane, (slot, start, count) in enumerate(part):
         tokens[lane, :count] = self._rows[slot, start : start + count]
-        meta[:, lane] = slot, start, count
+        previous = self._rows[slot, start - 1] if start else 0
+        meta[:, lane] = slot, start, count, previous
       batch = generate.Lanes(tokens, *meta, used=np.int32(len(part)))
       self._cache = self._extend(self._params, self._cache, batch)
 
@@ -311,8 +312,16 @@ class Engine:
       limits[slot] = min(budget, self.capacity - self.lengths[slot])
     if not limits.any():
       return {slot: self._append(slot, [], [], False) for slot in budgets}
-    pending = self._rows[np.arange(self.num_slots), self.lengths - 1]
-    slots = generate.Slots(pending, self.lengths.copy(), limits, self._uids)
+    every = np.arange(self.num_slots)
+    pending = self._rows[every, self.lengths - 1]
+    previous = self._rows[every, self.lengths - 2]
+    slots = generate.Slots(
+        pending,
+        np.where(self.lengths < 2, 0, previous),
+        self.lengths.copy(),
+        limits,
+        self._uids,
+    )
     self._cache, sampled = self._decode(
         self._params, self._cache, slots, self._sampler, np.int32(min_running)
     )

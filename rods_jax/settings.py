@@ -71,6 +71,7 @@ _RULES: dict[str, Rule] = {
     'model.tie_embeddings': _SWITCH,
     'model.qkv_bias': _SWITCH,
     'model.qk_norm': _SWITCH,
+    'model.previous_token': _SWITCH,
     'model.dtype': _one_of('float32', 'bfloat16'),
     'model.remat': _one_of('none', 'full'),
     'model.init_from': _NAME,

@@ -22,7 +22,7 @@ jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 
 @pytest.fixture(scope='session')
 def small_config() -> model.ModelConfig:
-  """Two layers, four heads on two kv heads, 96 tokens."""
+  """Two layers, four heads on two kv heads, 96 tokens, all of the paths."""
   return model.ModelConfig(
       vocab_size=96,
       d_model=32,
@@ -31,6 +31,7 @@ def small_config() -> model.ModelConfig:
       num_kv_heads=2,
       head_dim=8,
       mlp_dim=48,
+      previous_token=True,
   )
 
 

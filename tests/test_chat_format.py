@@ -33,13 +33,15 @@ def test_empty_content_is_still_a_message():
 
 def test_a_long_result_is_cut_and_marked():
   fmt = scripted.fmt(3)
-  whole = ids('1234')
+  whole = ids('\xe9\xe9')
   assert len(whole) == 4
-  assert fmt.results(['1234']) == [
+  assert fmt.results(['\xe9\xe9']) == [
       control('<tool>'), *whole[:3], control('<cut>'), control('<assistant>')
   ]
-  assert fmt.results(['123']) == [
-      control('<tool>'), *whole[:3], control('<assistant>')
+  short = ids('\xe9!')
+  assert len(short) == 3
+  assert fmt.results(['\xe9!']) == [
+      control('<tool>'), *short, control('<assistant>')
   ]
 
 

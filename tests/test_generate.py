@@ -36,12 +36,12 @@ def _empty():
   return [[segment(), segment()] for _ in range(2)]
 
 
-def _lanes(used, slots, starts, counts):
+def _lanes(used, slots, starts, counts, previous=(0,) * 6):
   tokens = np.arange(24).reshape(6, 4) + 2
   as_int = lambda x: np.array(x, np.int32)
   return generate.Lanes(
       as_int(tokens), as_int(slots), as_int(starts), as_int(counts),
-      as_int(used),
+      as_int(previous), as_int(used),
   )
 
 
@@ -64,7 +64,10 @@ def test_extend_writes_exactly_the_pieces(programs):
 
 
 def test_pieces_of_one_row_in_one_block_see_each_other(programs):
-  whole = _lanes(2, [1] * 6, [0, 4, 0, 0, 0, 0], [4, 4, 0, 0, 0, 0])
+  # The second piece stands after 5, the last token of the first: 2, 3, 4, 5.
+  whole = _lanes(
+      2, [1] * 6, [0, 4, 0, 0, 0, 0], [4, 4, 0, 0, 0, 0], [0, 5, 0, 0, 0, 0]
+  )
   first = _lanes(1, [1] * 6, [0] * 6, [4] + [0] * 5)
   second = whole._replace(counts=np.array([0, 4, 0, 0, 0, 0], np.int32))
   together = programs[0](_empty(), whole)
@@ -76,7 +79,8 @@ def test_pieces_of_one_row_in_one_block_see_each_other(programs):
 def _decode(programs, budgets, min_running=0):
   as_int = lambda x: np.array(x, np.int32)
   slots = generate.Slots(
-      as_int([5, 6, 7, 8]), as_int([1] * SLOTS), as_int(budgets),
+      as_int([5, 6, 7, 8]), as_int([0] * SLOTS), as_int([1] * SLOTS),
+      as_int(budgets),
       np.arange(SLOTS, dtype=np.uint32),
   )
   sampler = sampling.Sampler(

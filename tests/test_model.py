@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from flax import nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +88,61 @@ def test_remat_changes_no_gradient():
     assert np.abs(a).max() > 0  # every parameter takes part
 
 
+def test_the_token_before_each():
+  tokens = jnp.array([[1, 2, 3], [4, 5, 6]])
+  np.testing.assert_array_equal(
+      model.shift(tokens, 0), [[0, 1, 2], [0, 4, 5]]
+  )
+  np.testing.assert_array_equal(
+      model.shift(tokens, jnp.array([7, 8])), [[7, 1, 2], [8, 4, 5]]
+  )
+
+
+def test_input_of_the_token_before():
+  """x = E[token] + E[token before] R; without layers nothing else matters."""
+  config = dataclasses.replace(CONFIG, previous_token=True)
+  graphdef, params = model.create(config, jax.random.key(0))
+  decoder = nnx.merge(graphdef, params)
+  decoder.blocks = nnx.List([])
+  table, weight = decoder.embedding[...], decoder.previous[...]
+  want = table[3] + table[2] @ weight
+  want = want / jnp.sqrt(jnp.mean(want**2) + 1e-6)
+  got = decoder.forward(
+      jnp.array([[3]]), jnp.array([[2]]), jnp.array([[0]]), None
+  )
+  np.testing.assert_allclose(got[0, 0], want, rtol=1e-4)
+
+
+def test_head_0_starts_by_looking_after_the_earlier_copy():
+  """In  ... 17 40 ... 17 ...  the second 17 attends to 40 before any training.
+
+  Of 100 tokens that come twice, more than 30 give the most of all weights to
+  the token after their first copy (found: 40); by chance it would be one.
+  """
+  config = model.ModelConfig(
+      vocab_size=512, d_model=128, num_layers=1, num_heads=2, num_kv_heads=1,
+      head_dim=64, mlp_dim=8, rope_theta=1e6, previous_token=True,
+  )
+  graphdef, params = model.create(config, jax.random.key(0))
+  decoder = nnx.merge(graphdef, params)
+  tokens = jax.random.permutation(jax.random.key(1), 512)[:100]
+  tokens = jnp.tile(tokens, 2)[None]
+  seen = []
+
+  def attend(layer, q, k, v):
+    seen.append(jnp.einsum('tp,sp->ts', q[0, 100:, 0], k[0, :100, 0]))
+    return jnp.zeros_like(q)
+
+  decoder.forward(
+      tokens, model.shift(tokens, 0), jnp.arange(200)[None], attend
+  )
+  found = np.asarray(jnp.argmax(seen[0], axis=1))[:-1]  # 99 has none after it
+  assert np.mean(found == np.arange(1, 100)) > 0.3
+  # The output projection undoes the value projection of that head.
+  a = decoder.blocks[0].attention
+  np.testing.assert_array_equal(a.o[...][0], a.v[...][:, 0].T)
+
+
 def test_options_add_their_parameters():
   count = lambda **kw: sum(
       x.size
@@ -100,6 +156,7 @@ def test_options_add_their_parameters():
   # q and k norm: 2 P = 8 in each layer.
   assert base - count(qk_norm=False) == 16
   assert count(tie_embeddings=False) - base == 11 * 8
+  assert count(previous_token=True) - base == 8 * 8
 
 
 def test_bfloat16_activations_give_float32_logits():
@@ -113,7 +170,9 @@ def test_bfloat16_activations_give_float32_logits():
 
 def test_logical_axes_name_every_dimension():
   for tied in (True, False):
-    config = dataclasses.replace(CONFIG, qkv_bias=True, tie_embeddings=tied)
+    config = dataclasses.replace(
+        CONFIG, qkv_bias=True, tie_embeddings=tied, previous_token=tied
+    )
     _, params = model.create(config, jax.random.key(0))
     axes = model.logical_axes(params)
     named = jax.tree.map(lambda x, a: x.ndim == len(a), params, axes)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rods_jax.host import bfcl, env, tool_calls
-from rods_jax.host.synthesis import critique, pipeline
+from rods_jax.host.synthesis import augment, critique, pipeline
 from rods_jax.host.synthesis.reading import Reading, scalars
 from rods_jax.types import CATEGORIES, Task
 from tests import worlds
@@ -71,7 +71,11 @@ def test_variants_replay_as_their_seeds_do(sample, category):
 @pytest.mark.parametrize('category', CATEGORIES)
 def test_variants_are_records_like_their_seeds(sample, category):
   for seed, variant in pairs(sample, category):
-    assert critique.profile(variant) == critique.profile(seed)
+    shape = variant
+    if variant.category != category:
+      assert category == 'base'
+      shape = augment.base_form(variant)
+    assert critique.profile(shape) == critique.profile(seed)
     assert variant.scenario == seed.scenario
     assert variant.task_id == f'syn_{variant.content_hash()}'
     assert variant.content_hash() != seed.content_hash()
@@ -137,13 +141,12 @@ def test_values_from_results_are_derived_anew():
   """
   variants, _ = variants_of([seed_of('base', 81)], per_seed=4)
   for variant in variants:
-    convert, fill = (
-        tool_calls.parse_ground_truth(c) for c in variant.turns[0].ground_truth
-    )
+    turn = next(turn for turn in variant.turns if turn.ground_truth)
+    convert, fill = map(tool_calls.parse_ground_truth, turn.ground_truth)
     liters = convert.kwargs['liter']
     assert liters != 10
     assert fill.kwargs['fuelAmount'] == round(liters * 0.264172, 2)
-    assert f'{liters:g} liters' in variant.turns[0].user
+    assert f'{liters:g} liters' in ' '.join(t.user for t in variant.turns)
 
 
 def test_a_full_tank_is_fifty_gallons():
@@ -221,6 +224,30 @@ def test_heldout_variants_share_nothing_with_training():
   assert len(heldout) == 2 * 3
   assert not training & {t.task_id for t in heldout}
   assert heldout == pipeline.heldout_variants(seeds, 3, 0)
+
+
+@pytest.mark.parametrize('category', ['miss_func', 'miss_param'])
+def test_variants_of_base_seeds_may_miss_something(category):
+  seed = seed_of('base', 0)
+  rng = np.random.default_rng(1)
+  task = pipeline.make_variant(seed, rng, 5, category=category)
+  assert task.category == category
+  assert task.parent == seed.task_id
+  assert task.task_id == f'syn_{task.content_hash()}'
+  truths = [turn.ground_truth for turn in task.turns]
+  assert len(truths) == len(seed.turns) + 1 and truths.count(()) == 1
+  assert set(play(task)) == {1}
+
+
+def test_a_share_of_the_variants_of_base_seeds_is_augmented():
+  """A quarter of 80: 20, give or take three deviations of 3.9."""
+  seed = seed_of('base', 0)
+  variants, _ = variants_of([seed], per_seed=80)
+  changed = [v.category for v in variants if v.category != 'base']
+  assert set(changed) == {'miss_func', 'miss_param'}
+  assert 8 <= len(changed) <= 32
+  evaluated, _ = variants_of([seed], per_seed=20, heldout=True)
+  assert {v.category for v in evaluated} == {'base'}
 
 
 def test_variants_of_variants():

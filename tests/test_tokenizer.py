@@ -52,7 +52,23 @@ def test_any_text_is_encoded_and_comes_back(text):
   """Lone surrogates become '?': they cannot be written as UTF-8."""
   tok = scripted.tokenizer()
   clean = text.encode('utf-8', 'replace').decode()
-  assert tok.decode(tok.encode(text)) == clean
+  assert tok.decode(tok.encode(text)) == clean.replace('\ue000', '\ufffd')
+
+
+@pytest.mark.parametrize('text', [
+    'a b', 'a  b', ' a', 'a ', 'a\nb', "don't do", 'x_y.z @x', 'a.b c', 'a. b',
+    '1 2', '1.5 2', 'a_ b', 'n\xe9 a', '\xe9 b', "f(x='a b')", 'a/b -c',
+])
+def test_spaces_between_words_come_back(text):
+  """They are not encoded; the start of a word implies them."""
+  tok = scripted.tokenizer()
+  assert tok.decode(tok.encode(text)) == text
+
+
+def test_the_mark_of_words_cannot_be_forged():
+  """Text with it would come back with a space, or without a character."""
+  tok = scripted.tokenizer()
+  assert tok.decode(tok.encode('a\ue000b')) == 'a\ufffdb'
 
 
 @settings(max_examples=200, deadline=None)
@@ -68,11 +84,29 @@ def test_half_a_character_is_decoded():
   assert tok.decode(ids[:1]) == '\N{REPLACEMENT CHARACTER}'
 
 
-def test_digits_are_single_tokens():
-  """Numbers are copied digit by digit: 2024 is 4 ids, not one merge."""
-  tok = scripted.tokenizer()
-  assert len(tok.encode('2024')) == 4
-  assert tok.encode('22') == tok.encode('2') * 2
+@pytest.mark.parametrize(
+    'value', ['report.pdf', 'Boston', 'two words', '2026-04-20', 'a@b.com']
+)
+def test_a_value_has_the_same_tokens_wherever_it_stands(value):
+  """With the space merged in, " Boston" and "'Boston'" shared no token.
+
+  A small policy then could not copy from the sentence into the call.
+  """
+  texts = [f"go to {value} now, '{value}'," for _ in range(9)]
+  tok = tokenizer_lib.train(texts, ['cd'], ['folder'], 400)
+  alone = tok.encode(value)
+  for text in (f'go to {value} now', f"'{value}',", f'to {value}. And'):
+    row = tok.encode(text)
+    starts = range(len(row) - len(alone) + 1)
+    assert any(row[i : i + len(alone)] == alone for i in starts), text
+
+
+def test_no_merge_crosses_the_point_of_a_number():
+  """The user says 2100, the call takes 2100.0: the same tokens and '.0'."""
+  tok = tokenizer_lib.train(['2100.0'] * 99 + ['2100'] * 9, [], [], 400)
+  assert len(tok.encode('2100')) == 1
+  assert tok.encode('2100.0')[:1] == tok.encode('2100')
+  assert [tok.decode([i]) for i in tok.encode('2100.0')] == ['2100', '.0']
 
 
 def test_training_is_reproducible_and_saved_whole(tmp_path):

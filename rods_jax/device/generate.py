@@ -27,6 +27,7 @@ class Lanes(NamedTuple):
     slots: slot of each piece.
     starts: position of each piece's first token.
     counts: tokens in each piece; 0 for an unused lane.
+    previous: the token before each piece; 0 at the start of a row.
     used: lanes in use, from the first; those behind cost nothing.
   """
 
@@ -34,6 +35,7 @@ class Lanes(NamedTuple):
   slots: Int[Array, 'R']
   starts: Int[Array, 'R']
   counts: Int[Array, 'R']
+  previous: Int[Array, 'R']
   used: Int[Array, '']
 
 
@@ -42,12 +44,14 @@ class Slots(NamedTuple):
 
   Attributes:
     pending: last token of the row.
+    previous: the token before it; 0 if there is none.
     lengths: tokens in the row, `pending` included.
     budgets: most tokens to sample now; 0 for a slot that does not run.
     uids: random stream of the row.
   """
 
   pending: Int[Array, 'B']
+  previous: Int[Array, 'B']
   lengths: Int[Array, 'B']
   budgets: Int[Array, 'B']
   uids: UInt[Array, 'B']
@@ -97,9 +101,9 @@ def extend(
   chunk = lanes.tokens.shape[1]
 
   def run_block(block, cache):
-    slots, starts, counts, tokens = (
+    tokens, slots, starts, counts, previous = (
         jax.lax.dynamic_slice_in_dim(x, block * block_rows, block_rows)
-        for x in (lanes.slots, lanes.starts, lanes.counts, lanes.tokens)
+        for x in lanes[:-1]
     )
     index = jnp.arange(chunk)
     valid = index < counts[:, None]
@@ -115,7 +119,12 @@ def extend(
       return cache_lib.attention(q, cache[layer], positions, slots)
 
     tokens = jnp.where(valid, tokens, 0)
-    decoder.forward(tokens, jnp.maximum(positions, 0), attend)
+    decoder.forward(
+        tokens,
+        model.shift(tokens, previous),
+        jnp.maximum(positions, 0),
+        attend,
+    )
     return cache
 
   num_blocks = (lanes.used + block_rows - 1) // block_rows
@@ -128,6 +137,7 @@ class _Loop(NamedTuple):
   step: Int[Array, '']
   cache: cache_lib.Cache
   pending: Int[Array, 'B']
+  previous: Int[Array, 'B']
   running: Bool[Array, 'B']
   sampled: Sampled
 
@@ -200,7 +210,10 @@ def _step(
     return cache_lib.attention(q, cache[layer], position[:, None])
 
   x = decoder.forward(
-      state.pending[:, None], jnp.maximum(position, 0)[:, None], attend
+      state.pending[:, None],
+      state.previous[:, None],
+      jnp.maximum(position, 0)[:, None],
+      attend,
   )
   tokens, logprobs = sampling.sample(
       decoder.logits(x[:, 0]), sampler, slots.uids, lengths
@@ -213,6 +226,7 @@ def _step(
       step=state.step + 1,
       cache=cache,
       pending=jnp.where(state.running, tokens, state.pending),
+      previous=jnp.where(state.running, state.pending, state.previous),
       running=state.running & ~ended & (counts < slots.budgets),
       sampled=Sampled(
           done.tokens.at[rows, column].set(tokens, mode='drop'),
@@ -232,6 +246,7 @@ def _start(
       step=jnp.int32(0),
       cache=cache,
       pending=slots.pending,
+      previous=slots.previous,
       running=slots.budgets > 0,
       sampled=Sampled(
           jnp.full((num_slots, max_new), pad_id, jnp.int32),

@@ -43,6 +43,8 @@ class ModelConfig:
     tie_embeddings: the output matrix is the embedding.
     qkv_bias: biases on the query, key and value projections (Qwen2.5).
     qk_norm: RMSNorm over head_dim of queries and keys (Qwen3).
+    previous_token: the input is the token's embedding plus a linear map of the
+      embedding of the token before; see `_start_copying`.
     dtype: of activations; parameters are float32.
     remat: 'none', or 'full': recompute each layer in the backward pass.
   """
@@ -59,6 +61,7 @@ class ModelConfig:
   tie_embeddings: bool = True
   qkv_bias: bool = False
   qk_norm: bool = True
+  previous_token: bool = False
   dtype: str = 'float32'
   remat: str = 'none'
 
@@ -211,10 +214,14 @@ class Decoder(nnx.Module):
     self.final_norm = _param(rngs, (d,), (None,))
     if not config.tie_embeddings:
       self.head = _param(rngs, (d, v), ('embed', 'vocab'), 0.02)
+    if config.previous_token:
+      self.previous = _param(rngs, (d, d), ('embed', None), d**-0.5)
+      _start_copying(self, rngs)
 
   def forward(
       self,
       tokens: Int[Array, 'B T'],
+      previous: Int[Array, 'B T'],
       positions: Int[Array, 'B T'],
       attend: Attend,
       remat: bool = False,
@@ -223,11 +230,17 @@ class Decoder(nnx.Module):
 
     Args:
       tokens: ids, each in [0, V).
+      previous: the token before each; 0 before the first of a row. Read only
+        where config.previous_token is set.
       positions: rotary position of each token.
       attend: (layer, q, k, v) -> attention output [B T H P].
       remat: recompute each layer in the backward pass.
     """
-    x = self.embedding[...].astype(self.config.dtype)[tokens]
+    embedding = self.embedding[...].astype(self.config.dtype)
+    x = embedding[tokens]
+    if self.config.previous_token:
+      weight = self.previous[...].astype(x.dtype)
+      x = x + layers.linear(embedding[previous], weight)
     for layer, block in enumerate(self.blocks):
       attend_here = functools.partial(attend, layer)
       if remat:
@@ -244,6 +257,29 @@ class Decoder(nnx.Module):
     return jnp.einsum(
         '...d,dv->...v', x, weight, preferred_element_type=jnp.float32
     )
+
+
+def _start_copying(decoder: Decoder, rngs: nnx.Rngs) -> None:
+  """Lets head 0 of each layer start as an induction head.
+
+  It looks for tokens that stand after an earlier copy of the current one, and
+  passes on what it finds there: a rule for "as before, so again", of which a
+  call's arguments are made (arXiv 2209.11895). From random projections a small
+  policy does not find it within the warm start's budget (experiments/README.md).
+
+  The map R of the previous token's embedding is orthogonal, so x R^T holds that
+  embedding, besides noise of the same size; keys read it with the query's own
+  projection, and the output projection undoes the one of the values.
+  """
+  weight = decoder.previous[...]
+  rotation = jax.random.orthogonal(rngs.params(), weight.shape[0])
+  decoder.previous[...] = rotation.astype(weight.dtype)
+  for block in decoder.blocks:
+    a = block.attention
+    a.k[...] = a.k[...].at[:, 0].set(rotation.T @ a.q[...][:, 0])
+    a.o[...] = a.o[...].at[0].set(a.v[...][:, 0].T)
+    if decoder.config.qk_norm:
+      a.q_norm[...] = 1.5 * a.q_norm[...]  # a match outweighs a whole context
 
 
 def _remat_block(block: Block, x, positions, attend):
@@ -282,12 +318,22 @@ def hidden(
   index = jnp.arange(tokens.shape[1])
   valid = index < lengths[:, None]
   positions = jnp.broadcast_to(index, tokens.shape)
+  tokens = jnp.where(valid, tokens, 0)
   return decoder.forward(
-      jnp.where(valid, tokens, 0),
+      tokens,
+      shift(tokens, 0),
       positions,
       lambda _, q, k, v: layers.causal_attention(q, k, v),
       remat=decoder.config.remat == 'full',
   )
+
+
+def shift(
+    tokens: Int[Array, 'B T'], first: Int[Array, 'B'] | int
+) -> Int[Array, 'B T']:
+  """The token before each token; `first` before the first of a row."""
+  shifted = jnp.roll(tokens, 1, axis=1)
+  return shifted.at[:, 0].set(first)
 
 
 def logits(

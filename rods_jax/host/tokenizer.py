@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import functools
 import hashlib
 import pathlib
+import re
 
 import tokenizers
 
@@ -17,6 +18,13 @@ from rods_jax import errors
 
 ROLES = ('<system>', '<user>', '<assistant>', '<tool>')
 PAD, END, CUT = '<pad>', '<end>', '<cut>'
+# Opens every word; a private-use character, which no text needs.
+_MARK = '\ue000'
+_WORD = re.compile('[A-Za-z0-9]+(?:[._@/:-][A-Za-z0-9]+)*')
+# What no merge crosses: 12 is the same token in 12, 12.0 and 12/26.
+_PIECE = f'{_MARK}[A-Za-z0-9]+|[._@/:-][A-Za-z0-9]+'
+_SPACE = re.compile(f'(?<=[A-Za-z0-9]) (?={_MARK})')
+_NO_SPACE = re.compile(f'(?<=[A-Za-z0-9])(?={_MARK})')
 ASSET = pathlib.Path(__file__).parents[1] / 'assets' / 'tokenizer.json'
 
 
@@ -70,12 +78,21 @@ class Tokenizer:
 
   def encode(self, text: str) -> list[int]:
     """Ids of the text; never a control token. Any str is accepted."""
-    clean = text.encode('utf-8', 'replace').decode()  # no lone surrogates
-    return self._backend.encode(clean, add_special_tokens=False).ids
+    return self._backend.encode(_mark(text), add_special_tokens=False).ids
 
   def decode(self, ids: Sequence[int]) -> str:
     """Text of the ids as sampled, control tokens by name. Never raises."""
-    return self._backend.decode(list(ids), skip_special_tokens=False)
+    text = self._backend.decode(list(ids), skip_special_tokens=False)
+    return _NO_SPACE.sub(' ', text).replace(_MARK, '')
+
+
+def _mark(text: str) -> str:
+  """Marks words and drops the single spaces between them; `decode` undoes it.
+
+  Lone surrogates, and the mark itself, become replacement characters.
+  """
+  clean = text.encode('utf-8', 'replace').decode().replace(_MARK, '\ufffd')
+  return _SPACE.sub('', _WORD.sub(_MARK + r'\g<0>', clean))
 
 
 def train(
@@ -94,16 +111,19 @@ def train(
   """
   backend = tokenizers.Tokenizer(tokenizers.models.BPE())
   backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
-      # Numbers are copied digit by digit.
-      tokenizers.pre_tokenizers.Digits(individual_digits=True),
-      tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+      tokenizers.pre_tokenizers.Split(
+          tokenizers.Regex(_PIECE), 'isolated'
+      ),
+      tokenizers.pre_tokenizers.ByteLevel(
+          add_prefix_space=False, use_regex=False
+      ),
   ])
   backend.decoder = tokenizers.decoders.ByteLevel()
   control = [PAD, END, CUT, *ROLES]
   control += [f'{name}(' for name in tools]
   control += [f'{name}=' for name in parameters]
   backend.train_from_iterator(
-      texts,
+      map(_mark, texts),
       tokenizers.trainers.BpeTrainer(
           vocab_size=vocab_size,
           special_tokens=control,

@@ -10,6 +10,7 @@ turn, so it fails the same turn. One turn with a ground truth is enough.
 from typing import Any, Sequence
 
 from rods_jax.host import env, tool_calls
+from rods_jax.host.synthesis import augment
 from rods_jax.host.synthesis.reading import scalars
 from rods_jax.host.synthesis.records import Rejection
 from rods_jax.types import Call, Task
@@ -32,7 +33,7 @@ def profile(task: Task) -> tuple:
   """What a variant shares with its seed: the shape of the work.
 
   Category, classes, number of turns, and per turn with calls the names called.
-  Where the empty turn stands is not part of it.
+  Where an empty turn stands is not part of it.
   """
   names = tuple(
       tuple(_name(text) for text in turn.ground_truth)
@@ -47,6 +48,13 @@ def _name(text: str) -> str:
 
 
 def _profile(seed: Task, variant: Task) -> str:
+  if seed.category == 'base' and variant.category in augment.CATEGORIES:
+    merged = augment.base_form(variant)
+    if isinstance(merged, Rejection):
+      return merged.reason
+    if len(merged.turns) == len(variant.turns):
+      return 'nothing is missing'
+    variant = merged
   return '' if profile(seed) == profile(variant) else 'another profile'
 
 

@@ -5,6 +5,7 @@ Stages, each of which yields its output or a Rejection:
   execute     the new ground truth runs in fresh simulators, arguments that
               came from results are taken from the new results;
   augment     (miss_func, miss_param) the turn without an answer may move;
+              (base) such a turn may be put in, which changes the category;
   critique    gates on form, offer, profile and triviality.
 
 Everything is a function of the seed and a generator, so a request gives the
@@ -42,6 +43,7 @@ __all__ = [
 ]  # pyformat: disable
 
 MOVE_EMPTY_TURN = 0.5  # chance that a miss_* variant is augmented anew
+AUGMENTED_SHARE = 0.25  # of the variants of base seeds, missing something
 MIN_SPOKEN = 2  # entities in the user's texts that a variant exchanges
 MIN_HELDOUT = 4  # entities that the user says and an evaluation exchanges
 HELDOUT_SHARE = 4  # one in so many contents is for evaluation only
@@ -137,6 +139,7 @@ def make_variant(
     forbidden: frozenset[str] | set[str] = frozenset(),
     report: Report | None = None,
     heldout: bool = False,
+    category: str | None = None,
 ) -> Task | Rejection:
   """One variant of a seed, or the last attempt's rejection.
 
@@ -147,12 +150,15 @@ def make_variant(
     forbidden: content hashes that count as duplicates.
     report: counts every attempt, if given.
     heldout: the side of the `is_heldout` split to make it for.
+    category: the seed's, unless another is given: for a base seed one of
+      augment.CATEGORIES. Where that cannot be made, it is the seed's again.
   """
+  category = category or seed.category
   report = report or Report()
   result = Rejection('substitute', 'no attempt was made')
   for attempt in range(attempts):
     report.attempts += 1
-    result, changed = _attempt(seed, rng, attempt, heldout)
+    result, changed = _attempt(seed, rng, attempt, heldout, category)
     if isinstance(result, Task):
       if result.content_hash() in forbidden:
         result = Rejection('duplicate', 'known already')
@@ -161,6 +167,8 @@ def make_variant(
         report.substituted += changed
         return result
     report.reject(result)
+    if result.stage == augment.STAGE:
+      category = seed.category  # nothing to withhold or to blur
   return result
 
 
@@ -174,8 +182,9 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
       rng = rng_lib.host(
           request.rng_seed, request.stream, request.epoch, index, copy
       )
+      category = seed.category if request.heldout else _category(seed, rng)
       result = make_variant(
-          seed, rng, request.attempts, known, report, request.heldout
+          seed, rng, request.attempts, known, report, request.heldout, category
       )
       if isinstance(result, Rejection):
         report.failed_seeds += 1
@@ -183,6 +192,13 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
       known.add(result.content_hash())
       variants.append(result)
   return variants, report
+
+
+def _category(seed: Task, rng: np.random.Generator) -> str:
+  """Of one variant for training: some of those of base seeds are augmented."""
+  if seed.category != 'base' or rng.random() >= AUGMENTED_SHARE:
+    return seed.category
+  return augment.CATEGORIES[int(rng.integers(len(augment.CATEGORIES)))]
 
 
 def heldout_variants(
@@ -202,24 +218,6 @@ def heldout_variants(
 
 
 _plans: collections.OrderedDict[str, Plan] = collections.OrderedDict()
-
-
-def augmented(
-    base: Task, category: str, rng: np.random.Generator
-) -> Task | Rejection:
-  """The miss_func or miss_param form of a base task, human or generated.
-
-  For training: forms on the held-out side of the split are rejected.
-  """
-  task = augment.make(base, category, rng)
-  if isinstance(task, Rejection):
-    return task
-  if is_heldout(task):
-    return Rejection('duplicate', 'on the other side of the split')
-  return dataclasses.replace(
-      task, task_id=f'syn_{task.content_hash()}',
-      parent=base.parent or base.task_id,
-  )  # pyformat: disable
 
 
 def plan_of(seed: Task) -> Plan:
@@ -259,7 +257,11 @@ def _make_plan(seed: Task) -> Plan:
 
 
 def _attempt(
-    seed: Task, rng: np.random.Generator, attempt: int, heldout: bool
+    seed: Task,
+    rng: np.random.Generator,
+    attempt: int,
+    heldout: bool,
+    category: str,
 ) -> tuple[Task | Rejection, int]:
   """One candidate through all stages, and how many entities it exchanged."""
   plan = plan_of(seed)
@@ -277,7 +279,11 @@ def _attempt(
     return outcome, 0
   config, executed = outcome
   variant = _assemble(plan, values, config, executed)
-  if seed.category in augment.CATEGORIES and rng.random() < MOVE_EMPTY_TURN:
+  if category != seed.category:
+    variant = augment.make(variant, category, rng)
+    if isinstance(variant, Rejection):
+      return variant, 0
+  elif category in augment.CATEGORIES and rng.random() < MOVE_EMPTY_TURN:
     moved = augment.move(variant, rng)
     variant = variant if isinstance(moved, Rejection) else moved
   for _ in range(REWORDINGS):
