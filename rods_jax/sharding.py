@@ -132,3 +132,15 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
       params,
       model.logical_axes(params),
   )
+
+
+def abstract_params(config: model.ModelConfig, mesh: Mesh) -> Any:
+  """Shapes, dtypes and shardings of the decoder's parameters."""
+  shapes = jax.eval_shape(
+      lambda key: model.create(config, key)[1], jax.random.key(0)
+  )
+  return jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      shapes,
+      param_shardings(shapes, mesh),
+  )

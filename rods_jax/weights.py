@@ -82,6 +82,8 @@ def origin(
   data = config.data
   shape = dataclasses.asdict(policy.config)
   del shape['dtype'], shape['remat']  # another run may choose others
+  if shape['rope_scaling'] is None:
+    del shape['rope_scaling']  # files from before it was there lack it
   found = {
       'tokenizer': policy.tokenizer.digest,
       'data.split': data.split,
@@ -108,15 +110,7 @@ def _check_origin(path: pathlib.Path, wanted: Mapping[str, str]) -> None:
 
 def abstract_params(policy: build.Policy) -> Any:
   """Shapes, dtypes and shardings of the parameters."""
-  shapes = jax.eval_shape(
-      lambda key: model.create(policy.config, key)[1], jax.random.key(0)
-  )
-  shardings = sharding.param_shardings(shapes, policy.mesh)
-  return jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      shapes,
-      shardings,
-  )
+  return sharding.abstract_params(policy.config, policy.mesh)
 
 
 def initial_params(

@@ -26,7 +26,8 @@ PACKAGE = pathlib.Path(settings.__file__).parent
 TAKERS = {
     'mesh': set(inspect.signature(sharding.make_mesh).parameters) - {'devices'},
     'model': {f.name for f in dataclasses.fields(model.ModelConfig)}
-    - {'vocab_size'},  # the tokenizer's
+    - {'vocab_size'}  # the tokenizer's
+    - {'rope_scaling'},  # only ever a Hugging Face folder's
     'pool': {f.name for f in dataclasses.fields(replay.PoolConfig)},
     'boundary': {f.name for f in dataclasses.fields(boundary.BoundaryConfig)},
 }

@@ -23,24 +23,6 @@ def test_rms_norm_by_hand():
   np.testing.assert_allclose(got, [3 / 12.5**0.5, 8 / 12.5**0.5], rtol=1e-6)
 
 
-def test_rope_by_hand():
-  # P = 4: pairs (0, 2) and (1, 3), frequencies 1 and 100^(-1/2) = 0.1.
-  x = jnp.array([1.0, 1.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
-  got = model.rope(x, jnp.array([[2]]), 100.0).ravel()
-  want = [np.cos(2), np.cos(0.2), np.sin(2), np.sin(0.2)]
-  np.testing.assert_allclose(got, want, rtol=1e-6)
-
-
-def test_rope_scores_depend_on_distance_only():
-  q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
-  score = lambda i, j: jnp.sum(
-      model.rope(q, jnp.array([[i]]), 1e4)
-      * model.rope(k, jnp.array([[j]]), 1e4)
-  )
-  np.testing.assert_allclose(score(7, 3), score(107, 103), rtol=1e-4)
-  assert abs(score(7, 3) - score(7, 4)) > 1e-3
-
-
 @pytest.fixture(scope='module')
 def forward():
   graphdef, params = model.create(CONFIG, jax.random.key(0))

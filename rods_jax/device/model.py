@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from rods_jax.device import layers
+from rods_jax.device import rope
 
 Attend = Callable[[int, Array, Array, Array], Array]
 
@@ -39,6 +40,7 @@ class ModelConfig:
     head_dim: P, even; apart from d_model / num_heads.
     mlp_dim: F.
     rope_theta: base of the rotary frequencies.
+    rope_scaling: how they are stretched for longer contexts (Llama 3), or None.
     rms_eps: added to the mean square in RMSNorm.
     tie_embeddings: the output matrix is the embedding.
     qkv_bias: biases on the query, key and value projections (Qwen2.5).
@@ -57,6 +59,7 @@ class ModelConfig:
   head_dim: int
   mlp_dim: int
   rope_theta: float = 10_000.0
+  rope_scaling: rope.Llama3Scaling | None = None
   rms_eps: float = 1e-6
   tie_embeddings: bool = True
   qkv_bias: bool = False
@@ -107,19 +110,6 @@ def rms_norm(x: Float[Array, '... n'], weight: Float[Array, 'n'], eps: float):
   return (wide * scale * weight).astype(x.dtype)
 
 
-def rope(
-    x: Float[Array, 'B T N P'], positions: Int[Array, 'B T'], theta: float
-) -> Float[Array, 'B T N P']:
-  """Rotates dimension pairs (i, i + P/2) by position * theta^(-2i/P)."""
-  half = x.shape[-1] // 2
-  frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-  angle = positions[..., None, None].astype(jnp.float32) * frequency
-  cos, sin = jnp.cos(angle), jnp.sin(angle)
-  a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-  rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-  return rotated.astype(x.dtype)
-
-
 class Attention(nnx.Module):
   """Projections of one attention block."""
 
@@ -156,7 +146,11 @@ class Attention(nnx.Module):
     if c.qk_norm:
       q = rms_norm(q, self.q_norm[...], c.rms_eps)
       k = rms_norm(k, self.k_norm[...], c.rms_eps)
-    return rope(q, positions, c.rope_theta), rope(k, positions, c.rope_theta), v
+    rotate = functools.partial(
+        rope.rotate, positions=positions, theta=c.rope_theta,
+        scaling=c.rope_scaling,
+    )
+    return rotate(q), rotate(k), v
 
   def output(self, x: Float[Array, 'B T H P']) -> Float[Array, 'B T D']:
     weight = self.o[...].astype(x.dtype).reshape(-1, self.config.d_model)
