@@ -40,10 +40,12 @@ _BIAS: Groups = ((0, 1),)  # [H P] <- H P
 _INTO_HEADS: Groups = ((1, 2), (0,))  # [H P, D] <- D H P
 _OUT_OF_HEADS: Groups = ((2,), (0, 1))  # [D, H P] <- H P D
 
+_EMBEDDING = 'model.embed_tokens.weight'
+_HEAD = 'lm_head.weight'
 _TOP: dict[str, tuple[str, Groups]] = {
-    'embedding': ('model.embed_tokens.weight', _SAME),
+    'embedding': (_EMBEDDING, _SAME),
     'final_norm': ('model.norm.weight', _SAME_VECTOR),
-    'head': ('lm_head.weight', _TRANSPOSED),
+    'head': (_HEAD, _TRANSPOSED),
 }
 
 # Below model.layers.N.
@@ -207,14 +209,9 @@ def _check(
   """Compares names, shapes and dtypes, before any tensor is read."""
   wanted = {tensor.name: tensor for tensor in tensors}
   found = {name for name in sources if not _DERIVED.fullmatch(name)}
-  head, embedding = (_TOP[name][0] for name in ('head', 'embedding'))
-  if head not in wanted and head in found:
-    found.remove(head)  # some folders hold a tied head all the same
-    if not _equal(sources[head], sources.get(embedding)):
-      raise UserError(
-          f'{folder} has {head} apart from {embedding}, but its config.json '
-          'says tie_word_embeddings; set that to false.'
-      )
+  tied_head = _HEAD in found and _HEAD not in wanted
+  if tied_head:
+    found.remove(_HEAD)  # some folders hold a tied head all the same
   for name in sorted(wanted.keys() ^ found):
     where = 'lacks' if name in wanted else 'has an unknown'
     raise UserError(
@@ -233,16 +230,22 @@ def _check(
           f'{folder} has {name} in {dtype}; convert it to one of '
           f'{", ".join(_DTYPES)}.'
       )
+  if tied_head and not _equal(sources[_HEAD], sources[_EMBEDDING]):
+    raise UserError(
+        f'{folder} has {_HEAD} apart from {_EMBEDDING}, but its config.json '
+        'says tie_word_embeddings; set that to false.'
+    )
 
 
 def _equal(one: Any, other: Any) -> bool:
   """Whether two matrices in files are the same, some rows at a time."""
-  if other is None or one.get_shape() != other.get_shape():
+  if one.get_shape() != other.get_shape():
     return False
-  starts = range(0, one.get_shape()[0], _ROWS)
-  return all(
-      np.array_equal(one[i : i + _ROWS], other[i : i + _ROWS]) for i in starts
-  )
+  if one.get_dtype() != other.get_dtype():
+    return False
+  rows = one.get_shape()[0]
+  parts = (slice(i, min(i + _ROWS, rows)) for i in range(0, rows, _ROWS))
+  return all(np.array_equal(one[part], other[part]) for part in parts)
 
 
 def export(
