@@ -301,7 +301,7 @@ def test_files_that_the_index_names_must_be_there(mesh, tmp_path):
 
 
 def test_a_tied_head_may_stand_in_the_file(mesh, tmp_path):
-  """Qwen3-0.6B has one; it was once an unknown tensor. Another is no tie."""
+  """Some published folders hold the matrix twice. Two matrices are no tie."""
   folder = families.save(families.reference('qwen3', True), tmp_path / 'tied')
   before = families.arrays(folder, mesh)
   table = 'model.embed_tokens.weight'
