@@ -1,5 +1,8 @@
 """Policies on disk: round trips, and one line for each way to be wrong."""
 
+import dataclasses
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,7 @@ from rods_jax import build
 from rods_jax import errors
 from rods_jax import weights
 from rods_jax.device import model
+from rods_jax.device import rope
 from tests import tiny
 
 
@@ -108,6 +112,20 @@ def test_random_parameters_follow_the_seed(policy):
     config.rng_seed = 1
   other = weights.initial_params(config, policy)
   assert tiny.leaves(first) != tiny.leaves(other)
+
+
+def test_rotary_scaling_belongs_to_the_origin_only_where_there_is_some(policy):
+  """Files that were written before there was any must still be accepted."""
+
+  def shape(scaling):
+    config = dataclasses.replace(policy.config, rope_scaling=scaling)
+    changed = dataclasses.replace(policy, config=config)
+    text = weights.origin(tiny.get_config(), changed)['origin']
+    return json.loads(text)['model']
+
+  assert 'rope_scaling' not in shape(None)
+  scaled = shape(rope.Llama3Scaling(8.0, 1.0, 4.0, 8192))
+  assert scaled['rope_scaling']['factor'] == 8.0
 
 
 @pytest.mark.parametrize('given', ['.', 'checkpoints', 'checkpoints/{}'])
