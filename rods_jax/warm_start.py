@@ -27,6 +27,7 @@ from rods_jax.device import update
 from rods_jax.host import bfcl
 from rods_jax.host import demonstrate
 from rods_jax.host import packing
+from rods_jax.host import renaming
 from rods_jax.host import tokenizer as tokenizer_lib
 from rods_jax.host.synthesis import pipeline
 from rods_jax.metrics import MetricsWriter
@@ -132,8 +133,16 @@ def fit(config, policy: build.Policy, seeds, writer: MetricsWriter):
 def rows(
     config, policy: build.Policy, seeds: Sequence[types.Task]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Demonstrations of variants; longer ones than the context are left out."""
+  """Demonstrations of variants, a share of them renamed.
+
+  Longer ones than the context are left out.
+  """
+  renamer = renaming.Renamer(policy.tokenizer)
+  random = rng.host(config.rng_seed, 'rename')
   for task in variants(config, seeds, 'warm_start'):
     shown = demonstrate.demonstrate(task, policy.fmt)
-    if len(shown.tokens) <= config.rollout.cache_buckets[-1]:
-      yield shown.tokens, shown.loss_mask
+    if len(shown.tokens) > config.rollout.cache_buckets[-1]:
+      continue
+    if random.random() < config.warm_start.rename_share:
+      shown = renamer(shown, random)
+    yield shown.tokens, shown.loss_mask
