@@ -22,12 +22,13 @@ def get_config() -> ml_collections.ConfigDict:
 
   c.warm_start = warm = ml_collections.ConfigDict()
   warm.vocab_size = 4096
-  warm.num_steps = 800
+  warm.num_steps = 1200
   warm.rows_per_step = 8
   warm.learning_rate = 2e-3
   warm.warmup_steps = 30
   warm.microbatch_rows = 4
   warm.tokenizer_variants = 4  # variants per task that the merges come from
+  warm.second_share = 0.5  # variants that are variants of variants
   warm.rename_share = 0.5  # rows whose copied tokens are renamed by chance
   warm.log_every = 20
   warm.output = 'rods_jax/assets'  # where tokenizer and policy are written

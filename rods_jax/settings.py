@@ -142,6 +142,7 @@ _WARM_START_RULES: dict[str, Rule] = {
     'warm_start.warmup_steps': _NOT_NEGATIVE,
     'warm_start.microbatch_rows': _COUNT,
     'warm_start.tokenizer_variants': _COUNT,
+    'warm_start.second_share': _SHARE,
     'warm_start.rename_share': _SHARE,
     'warm_start.log_every': _COUNT,
     'warm_start.output': _NAME,

@@ -64,14 +64,18 @@ def variants(
 ) -> Iterator[types.Task]:
   """Endless executed variants: each pass visits every seed once, shuffled.
 
-  None of them is a held-out variant of any evaluation.
+  A share of them is varied once more: a variant never has a value of its seed,
+  but its own variants may, so no value is left out. None of them is a held-out
+  variant of any evaluation.
   """
+  attempts = config.synthesis.attempts
   for epoch in range(2**31):
     random = rng.host(config.rng_seed, name, epoch)
     for i in random.permutation(len(seeds)):
-      made = pipeline.make_variant(
-          seeds[i], random, config.synthesis.attempts
-      )
+      made = pipeline.make_variant(seeds[i], random, attempts)
+      if random.random() < config.warm_start.second_share:
+        if isinstance(made, types.Task):
+          made = pipeline.make_variant(made, random, attempts)
       if isinstance(made, types.Task):
         yield made
 

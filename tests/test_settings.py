@@ -100,6 +100,7 @@ BAD = {
     'eval.num_variants': -1,
     'eval.num_heldout': -1,
     'warm_start.vocab_size': 0,
+    'warm_start.second_share': -0.5,
     'warm_start.rename_share': 1.5,
     'warm_start.num_steps': 0,
     'warm_start.rows_per_step': 0,
