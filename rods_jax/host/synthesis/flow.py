@@ -1,0 +1,210 @@
+"""Where each argument of an executed ground truth comes from.
+
+Kinds, in this order of precedence:
+  user      the user has written it, in this or an earlier turn;
+  output    it stands in an earlier result, whole, rounded or inside a text,
+            or is a text that quotes an earlier result;
+  user      the user has written it in other words ('May 5th' for a date,
+            'Apple' for AAPL, 'the final report' for final_report.pdf);
+  constant  a switch, or a value that the tool's documentation names;
+  state     it stands in the initial configuration only;
+  constant  none of these: a default, something implied, a rule of thumb.
+"""
+
+import dataclasses
+import functools
+from typing import Any, Iterator
+
+from rods_jax.host import bfcl
+from rods_jax.host.synthesis import states
+from rods_jax.host.synthesis.reading import (
+    TANK_GALLONS,
+    Argument,
+    arguments_of,
+    is_number,
+    scalars,
+)
+from rods_jax.host.synthesis.speech import (
+    Speech,
+    fold,
+    numbers,
+    quotes,
+    squash,
+)
+from rods_jax.host.synthesis.trace import Step, Trace
+
+USER, OUTPUT, STATE, CONSTANT = KINDS = ('user', 'output', 'state', 'constant')
+SMALL = 13  # whole numbers below it coincide by chance
+MIN_QUOTED = 3  # characters of a text found inside a longer one
+MIN_EMBEDDED = 8  # letters of a result found inside a sentence
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+  """One scalar argument and its origin.
+
+  Attributes:
+    argument: the scalar and where it stands.
+    kind: one of KINDS.
+    back: turns back to where it was said or returned last; 0 for the call's
+      own turn, None for state and constants. A turn without calls counts as
+      one with the turn that makes up for it.
+    source: index of the call whose result holds it; None unless an output.
+  """
+
+  argument: Argument
+  kind: str
+  back: int | None = None
+  source: int | None = None
+
+
+def flows(trace: Trace) -> tuple[Flow, ...]:
+  """The origin of every scalar argument, in the calls' order."""
+  origins = _Origins(trace)
+  return tuple(
+      origins.of(argument)
+      for index, step in enumerate(trace.steps)
+      for argument in arguments_of(step.turn, index, step.call)
+  )
+
+
+class _Origins:
+  """Looks arguments up in what was said, returned and configured."""
+
+  def __init__(self, trace: Trace):
+    self._trace = trace
+    self._speech = [Speech(turn.user) for turn in trace.task.turns]
+    answered = [bool(turn.ground_truth) for turn in trace.task.turns]
+    self._rank = [sum(answered[:i]) for i in range(len(answered))]
+
+  def of(self, argument: Argument) -> Flow:
+    value = argument.value
+    if isinstance(value, bool) or value is None or value == '':
+      return Flow(argument, CONSTANT)
+    back = self._said(argument, Speech.says)
+    if back is not None:
+      return Flow(argument, USER, back)
+    source = self._source(argument)
+    if source is not None:
+      back = self._back(argument.turn, self._trace.steps[source].turn)
+      return Flow(argument, OUTPUT, back, source)
+    back = self._said(argument, Speech.means)
+    if back is not None:
+      return Flow(argument, USER, back)
+    if not is_documented(argument) and self._is_configured(argument):
+      return Flow(argument, STATE)
+    return Flow(argument, CONSTANT)
+
+  def _said(self, argument: Argument, test) -> int | None:
+    """Turns back to where the user last says or means the value."""
+    for turn in range(argument.turn, -1, -1):
+      if test(self._speech[turn], argument.value):
+        return self._back(argument.turn, turn)
+    return None
+
+  def _back(self, turn: int, earlier: int) -> int:
+    return self._rank[turn] - self._rank[earlier]
+
+  def _source(self, argument: Argument) -> int | None:
+    """The call whose result holds the value: a namesake's, then the last."""
+    best = None
+    for index in range(argument.call - 1, -1, -1):
+      step = self._trace.steps[index]
+      if not step.ok:
+        continue
+      keys = list(_holding(step, argument))
+      if any(_related(argument.param, key) for key in keys):
+        return index
+      if keys and best is None and not _is_small(argument.value):
+        best = index
+    return best
+
+  def _is_configured(self, argument: Argument) -> bool:
+    value, fuel = argument.value, self._trace.steps[argument.call].fuel
+    if argument.tool == 'fillFuelTank' and fuel is not None:
+      return abs(fuel + value - TANK_GALLONS) < 1e-6
+    return not _is_small(value) and fold(str(value)) in self._configured
+
+  @functools.cached_property
+  def _configured(self) -> frozenset[str]:
+    """Every scalar and key of the initial configuration, folded."""
+    task = states.complete(self._trace.task)
+    found = set()
+    for path, value in scalars(task.initial_config):
+      found.update(fold(str(step)) for step in path)
+      found.add(fold(str(value)))
+    return frozenset(found)
+
+
+def is_documented(argument: Argument) -> bool:
+  """Whether the parameter's documentation names the value as an option."""
+  if not isinstance(argument.value, str):
+    return False
+  text = bfcl.parameter_text(argument.tool, argument.param)
+  return quotes(fold(text), fold(argument.value))
+
+
+def _holding(step: Step, argument: Argument) -> Iterator[str]:
+  """Names of the parts of a result that hold the value."""
+  value = argument.value
+  if is_number(value):
+    for path, found in scalars(step.parsed):
+      if isinstance(found, str):
+        if value in numbers(found):
+          yield _name(path)
+      elif is_number(found) and _rounds_to(found, value):
+        yield _name(path)
+      elif is_number(found) and _fills_tank(argument, path, found):
+        yield argument.param
+  elif len(value) >= MIN_QUOTED:
+    for path, found in scalars(step.parsed):
+      if _holds(found, value):
+        yield _name(path)
+      elif value in path and not value.islower():
+        yield argument.param  # a name or an id that is a key itself
+
+
+def _holds(found: Any, value: str) -> bool:
+  """Whether a part of a result holds a text, or a sentence quotes the part."""
+  if is_number(found):
+    said = numbers(value)
+    return any(_rounds_to(found, n) and not _is_small(n) for n in said)
+  if not isinstance(found, str) or len(found) < MIN_QUOTED:
+    return False
+  if quotes(fold(found), fold(value)):
+    return True
+  if ' ' not in value:
+    return False
+  whole, part = squash(fold(value)), squash(fold(found))
+  return len(part) >= MIN_EMBEDDED and (part in whole or whole in part)
+
+
+def _rounds_to(found: float, value: float) -> bool:
+  if found == value:
+    return True
+  decimals = len(repr(float(value)).removesuffix('.0').partition('.')[2])
+  return not float(found).is_integer() and round(found, decimals) == value
+
+
+def _fills_tank(argument: Argument, path: tuple, found: float) -> bool:
+  """The car was asked for its fuel, and is filled up."""
+  return (
+      argument.tool == 'fillFuelTank'
+      and _name(path) == 'fuelLevel'
+      and abs(found + argument.value - TANK_GALLONS) < 1e-6
+  )
+
+
+def _name(path: tuple) -> str:
+  """The innermost key of a path: what a result calls the value."""
+  return next((str(p) for p in reversed(path) if isinstance(p, str)), '')
+
+
+def _related(param: str, key: str) -> bool:
+  """Whether a key names the parameter: 'id' of a tweet and tweet_id."""
+  key, param = key.lower(), param.lower()
+  return bool(key) and (key in param or param in key)
+
+
+def _is_small(value: Any) -> bool:
+  return is_number(value) and abs(value) < SMALL and float(value).is_integer()
