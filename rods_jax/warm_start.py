@@ -69,7 +69,10 @@ def variants(
     random = rng.host(config.rng_seed, name, epoch)
     for i in random.permutation(len(seeds)):
       made = pipeline.make_variant(
-          seeds[i], random, config.synthesis.attempts
+          seeds[i],
+          random,
+          config.synthesis.attempts,
+          max_profile_distance=config.synthesis.max_profile_distance,
       )
       if isinstance(made, types.Task):
         yield made

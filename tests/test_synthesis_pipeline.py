@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rods_jax.host import bfcl, env, tool_calls
-from rods_jax.host.synthesis import augment, critique, pipeline
+from rods_jax.host.synthesis import augment, pipeline, profile
 from rods_jax.host.synthesis.reading import Reading, scalars
 from rods_jax.types import CATEGORIES, Task
 from tests import worlds
@@ -75,7 +75,7 @@ def test_variants_are_records_like_their_seeds(sample, category):
     if variant.category != category:
       assert category == 'base'
       shape = augment.base_form(variant)
-    assert critique.profile(shape) == critique.profile(seed)
+    assert profile.distance(profile.of(shape), profile.of(seed)).total == 0
     assert variant.scenario == seed.scenario
     assert variant.task_id == f'syn_{variant.content_hash()}'
     assert variant.content_hash() != seed.content_hash()

@@ -2,17 +2,18 @@
 
 Kinds, in this order of precedence:
   user      the user has written it, in this or an earlier turn;
+  constant  a switch, or an option that the tool's documentation names;
   output    it stands in an earlier result, whole, rounded or inside a text,
             or is a text that quotes an earlier result;
   user      the user has written it in other words ('May 5th' for a date,
             'Apple' for AAPL, 'the final report' for final_report.pdf);
-  constant  a switch, or a value that the tool's documentation names;
   state     it stands in the initial configuration only;
-  constant  none of these: a default, something implied, a rule of thumb.
+  constant  none of these: something implied, a rule of thumb.
 """
 
 import dataclasses
 import functools
+import re
 from typing import Any, Iterator
 
 from rods_jax.host import bfcl
@@ -36,7 +37,9 @@ from rods_jax.host.synthesis.trace import Step, Trace
 USER, OUTPUT, STATE, CONSTANT = KINDS = ('user', 'output', 'state', 'constant')
 SMALL = 13  # whole numbers below it coincide by chance
 MIN_QUOTED = 3  # characters of a text found inside a longer one
+MAX_TEXT = 2000  # characters; a longer text holds most numbers by chance
 MIN_EMBEDDED = 8  # letters of a result found inside a sentence
+_EXAMPLES = re.compile(r'\(e\.g\.[^)]*\)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +87,8 @@ class _Origins:
     back = self._said(argument, Speech.says)
     if back is not None:
       return Flow(argument, USER, back)
+    if is_documented(argument):
+      return Flow(argument, CONSTANT)
     source = self._source(argument)
     if source is not None:
       back = self._back(argument.turn, self._trace.steps[source].turn)
@@ -91,7 +96,7 @@ class _Origins:
     back = self._said(argument, Speech.means)
     if back is not None:
       return Flow(argument, USER, back)
-    if not is_documented(argument) and self._is_configured(argument):
+    if self._is_configured(argument):
       return Flow(argument, STATE)
     return Flow(argument, CONSTANT)
 
@@ -137,11 +142,14 @@ class _Origins:
 
 
 def is_documented(argument: Argument) -> bool:
-  """Whether the parameter's documentation names the value as an option."""
+  """Whether the parameter's documentation names the value as an option.
+
+  "(e.g., 'Technology')" names an example and no option.
+  """
   if not isinstance(argument.value, str):
     return False
   text = bfcl.parameter_text(argument.tool, argument.param)
-  return quotes(fold(text), fold(argument.value))
+  return quotes(fold(_EXAMPLES.sub('', text)), fold(argument.value))
 
 
 def _holding(step: Step, argument: Argument) -> Iterator[str]:
@@ -150,7 +158,7 @@ def _holding(step: Step, argument: Argument) -> Iterator[str]:
   if is_number(value):
     for path, found in scalars(step.parsed):
       if isinstance(found, str):
-        if value in numbers(found):
+        if len(found) <= MAX_TEXT and value in numbers(found):
           yield _name(path)
       elif is_number(found) and _rounds_to(found, value):
         yield _name(path)

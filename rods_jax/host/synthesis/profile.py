@@ -18,6 +18,8 @@ from rods_jax.host.synthesis import flow, trace
 from rods_jax.types import Task
 
 VALUE, STATE = 'value', 'state'
+# The seed's structure is to be kept; measured, nothing but faults differ.
+MAX_DISTANCE = 0.0
 _CACHE_SIZE = 4096  # profiles; one takes a few kilobytes
 
 
@@ -91,9 +93,12 @@ def of(task: Task) -> Profile:
   if key in _cache:
     _cache.move_to_end(key)
     return _cache[key]
-  profile = _cache[key] = measure(trace.run(task))
-  if len(_cache) > _CACHE_SIZE:
-    _cache.popitem(last=False)
+  executed = trace.run(task)
+  profile = measure(executed)
+  if executed.finished:  # a machine that stood still is no reason to keep it
+    _cache[key] = profile
+    if len(_cache) > _CACHE_SIZE:
+      _cache.popitem(last=False)
   return profile
 
 

@@ -55,11 +55,13 @@ class Trace:
     steps: all calls, in order.
     needs: (i, j) -> True where j fails without i, False where its result is
       another one. Only pairs with such a difference; i < j.
+    finished: whether no call was stopped by its time limit.
   """
 
   task: Task
   steps: tuple[Step, ...]
   needs: dict[tuple[int, int], bool]
+  finished: bool = True
 
 
 def run(task: Task) -> Trace:
@@ -81,13 +83,14 @@ def run(task: Task) -> Trace:
     outcome = world.call(call, reading.CALL_TIMEOUT_S)
     steps.append(Step(turn, call, outcome.text, outcome.ok, fuel))
     dispensed.append(pickle.dumps(_dispensers(world)))
-  needs = {}
+  needs, finished = {}, not world.broken
   for i in range(len(steps) - 1):
     other = pickle.loads(before[i])
     for name, values in pickle.loads(dispensed[i]).items():
       vars(other.instances[name]).update(values)
     needs |= _differences(other, steps, i)
-  return Trace(task, tuple(steps), needs)
+    finished = finished and not other.broken
+  return Trace(task, tuple(steps), needs, finished)
 
 
 def _differences(
