@@ -89,10 +89,10 @@ class _Origins:
       return Flow(argument, USER, back)
     if is_documented(argument):
       return Flow(argument, CONSTANT)
-    source = self._source(argument)
-    if source is not None:
-      back = self._back(argument.turn, self._trace.steps[source].turn)
-      return Flow(argument, OUTPUT, back, source)
+    holders = self._holders(argument)
+    if holders:
+      last = self._trace.steps[max(holders)].turn
+      return Flow(argument, OUTPUT, self._back(argument.turn, last), holders[0])
     back = self._said(argument, Speech.means)
     if back is not None:
       return Flow(argument, USER, back)
@@ -110,19 +110,20 @@ class _Origins:
   def _back(self, turn: int, earlier: int) -> int:
     return self._rank[turn] - self._rank[earlier]
 
-  def _source(self, argument: Argument) -> int | None:
-    """The call whose result holds the value: a namesake's, then the last."""
-    best = None
-    for index in range(argument.call - 1, -1, -1):
-      step = self._trace.steps[index]
-      if not step.ok:
-        continue
-      keys = list(_holding(step, argument))
+  def _holders(self, argument: Argument) -> list[int]:
+    """Earlier calls whose results hold the value, the likeliest origin first.
+
+    That is the first call that returned it, since later ones only repeat it,
+    and among those that call it by the parameter's name if there are any.
+    """
+    namesakes, others = [], []
+    for index, step in enumerate(self._trace.steps[: argument.call]):
+      keys = list(_holding(step, argument)) if step.ok else ()
       if any(_related(argument.param, key) for key in keys):
-        return index
-      if keys and best is None and not _is_small(argument.value):
-        best = index
-    return best
+        namesakes.append(index)
+      elif keys and not _is_small(argument.value):
+        others.append(index)
+    return namesakes + others
 
   def _is_configured(self, argument: Argument) -> bool:
     value, fuel = argument.value, self._trace.steps[argument.call].fuel
@@ -164,7 +165,9 @@ def _holding(step: Step, argument: Argument) -> Iterator[str]:
         yield _name(path)
       elif is_number(found) and _fills_tank(argument, path, found):
         yield argument.param
-  elif len(value) >= MIN_QUOTED:
+  elif len(value) >= MIN_QUOTED and (
+      ' ' in value or fold(value) in step.folded
+  ):
     for path, found in scalars(step.parsed):
       if _holds(found, value):
         yield _name(path)

@@ -9,7 +9,8 @@ from rods_jax.host.synthesis import discover, entities, places, pools
 from rods_jax.host.synthesis.reading import is_number
 
 MIN_SQUASHED = 5  # letters of a name that the user writes in another way
-_NUMBER = re.compile(r'(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)')
+# No parts of dates, times, ids and versions.
+_NUMBER = re.compile(r'(?<![\w.:/-])\d[\d,]*(?:\.\d+)?(?![-:/]?\w)')
 _SCALES = {'k': 1e3, 'thousand': 1e3, 'million': 1e6}
 _SCALED = re.compile(r'(?<![\w.])(\d+(?:\.\d+)?) ?(k|thousand|million)\b')
 _TENS = {

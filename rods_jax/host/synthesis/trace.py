@@ -45,6 +45,11 @@ class Step:
     """The result's structure; the text itself where it has none."""
     return reading.parsed(self.text)
 
+  @functools.cached_property
+  def folded(self) -> str:
+    """The result in lower case."""
+    return self.text.lower()
+
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
