@@ -45,16 +45,20 @@ def test_an_empty_turn_counts_with_its_answer():
   assert found == [('file_name', 'user', 0, None)]
 
 
-def test_outputs_and_their_first_source():
-  """ls shows the name in both calls. The first is the source, since without
-  the second it would be known all the same; the last mention is one turn back.
-  """
+def test_the_source_is_the_last_call_that_was_not_given_the_value():
+  """ls shows the name in both calls. wc is given it, and only repeats it."""
   found = flows(
       ('What is here?', 'ls()'),
       ('And again?', 'ls()'),
       ('Show the file.', "cat(file_name='a.txt')"),
   )
-  assert found == [('file_name', 'output', 1, 0)]
+  assert found == [('file_name', 'output', 1, 1)]
+  found = flows(
+      ('Divide.', 'divide(a=50, b=2)', 'add(a=25.0, b=0)'),
+      ('And now?', 'subtract(a=100, b=25.0)'),
+      classes=('MathAPI',),
+  )
+  assert found[-1] == ('b', 'output', 1, 0)  # not add, which was given 25
 
 
 def test_what_the_user_says_is_no_output():

@@ -92,7 +92,7 @@ class _Origins:
     holders = self._holders(argument)
     if holders:
       last = self._trace.steps[max(holders)].turn
-      return Flow(argument, OUTPUT, self._back(argument.turn, last), holders[0])
+      return Flow(argument, OUTPUT, self._back(argument.turn, last), holders[-1])
     back = self._said(argument, Speech.means)
     if back is not None:
       return Flow(argument, USER, back)
@@ -111,19 +111,22 @@ class _Origins:
     return self._rank[turn] - self._rank[earlier]
 
   def _holders(self, argument: Argument) -> list[int]:
-    """Earlier calls whose results hold the value, the likeliest origin first.
+    """Earlier calls whose results hold the value, the likeliest origin last.
 
-    That is the first call that returned it, since later ones only repeat it,
-    and among those that call it by the parameter's name if there are any.
+    A call that was given the value only repeats it. Of the others the last one
+    counts, and before them those that call it by the parameter's name.
     """
-    namesakes, others = [], []
+    found = []
     for index, step in enumerate(self._trace.steps[: argument.call]):
-      keys = list(_holding(step, argument)) if step.ok else ()
-      if any(_related(argument.param, key) for key in keys):
-        namesakes.append(index)
-      elif keys and not _is_small(argument.value):
-        others.append(index)
-    return namesakes + others
+      held = list(_holding(step, argument)) if step.ok else ()
+      namesake = any(related for _, related in held)
+      if namesake or held and not _is_small(argument.value):
+        given = any(
+            value == argument.value
+            for _, value in scalars((step.call.args, step.call.kwargs))
+        )
+        found.append((not given, namesake, index))
+    return [index for _, _, index in sorted(found)]
 
   def _is_configured(self, argument: Argument) -> bool:
     value, fuel = argument.value, self._trace.steps[argument.call].fuel
@@ -153,26 +156,37 @@ def is_documented(argument: Argument) -> bool:
   return quotes(fold(_EXAMPLES.sub('', text)), fold(argument.value))
 
 
-def _holding(step: Step, argument: Argument) -> Iterator[str]:
-  """Names of the parts of a result that hold the value."""
-  value = argument.value
+def outputs_holding(step: Step, argument: Argument) -> list[str]:
+  """Keys of a result that hold the argument, those with its name first.
+
+  '' stands for a result without keys.
+  """
+  held = dict.fromkeys(_holding(step, argument))
+  return [key for key, _ in sorted(held, key=lambda pair: not pair[1])]
+
+
+def _holding(step: Step, argument: Argument) -> Iterator[tuple[str, bool]]:
+  """(key, whether it names the parameter) of what holds the value."""
+  value, param = argument.value, argument.param
   if is_number(value):
     for path, found in scalars(step.parsed):
+      key = _name(path)
       if isinstance(found, str):
         if len(found) <= MAX_TEXT and value in numbers(found):
-          yield _name(path)
+          yield key, _related(param, key)
       elif is_number(found) and _rounds_to(found, value):
-        yield _name(path)
-      elif is_number(found) and _fills_tank(argument, path, found):
-        yield argument.param
+        yield key, _related(param, key)
+      elif is_number(found) and _fills_tank(argument, key, found):
+        yield key, True
   elif len(value) >= MIN_QUOTED and (
       ' ' in value or fold(value) in step.folded
   ):
     for path, found in scalars(step.parsed):
+      key = _name(path)
       if _holds(found, value):
-        yield _name(path)
+        yield key, _related(param, key)
       elif value in path and not value.islower():
-        yield argument.param  # a name or an id that is a key itself
+        yield key, True  # a name or an id that is a key itself
 
 
 def _holds(found: Any, value: str) -> bool:
@@ -197,11 +211,11 @@ def _rounds_to(found: float, value: float) -> bool:
   return not float(found).is_integer() and round(found, decimals) == value
 
 
-def _fills_tank(argument: Argument, path: tuple, found: float) -> bool:
+def _fills_tank(argument: Argument, key: str, found: float) -> bool:
   """The car was asked for its fuel, and is filled up."""
   return (
       argument.tool == 'fillFuelTank'
-      and _name(path) == 'fuelLevel'
+      and key == 'fuelLevel'
       and abs(found + argument.value - TANK_GALLONS) < 1e-6
   )
 

@@ -16,7 +16,7 @@ from rods_jax.host.synthesis import reading
 from rods_jax.types import Call, Task
 
 # Attributes from which simulators hand out ids, and draw.
-_DISPENSERS = (
+DISPENSERS = (
     '_random', 'generated_ids', 'message_count', 'tweet_counter',
     'ticket_counter', 'order_counter',
 )  # pyformat: disable
@@ -116,7 +116,7 @@ def _dispensers(world: simulators.World) -> dict[str, dict[str, Any]]:
       name: {
           key: value
           for key, value in vars(instance).items()
-          if key in _DISPENSERS
+          if key in DISPENSERS
       }
       for name, instance in world.instances.items()
   }
