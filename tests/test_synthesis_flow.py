@@ -100,6 +100,26 @@ def test_small_numbers_need_a_name():
   assert [f[1] for f in found] == ['user', 'output', 'constant', 'constant']
 
 
+def test_small_numbers_among_outputs():
+  """'The mean of the three': wc has counted 2 lines, 2 words, 3 characters,
+  and three is also how many numbers there are: each could be a coincidence.
+  In base_15 the 3 stands beside 16 and 60, which only wc can have told."""
+  counts = [f"wc(file_name='a.txt', mode='{mode}')" for mode in 'lwc']
+  found = flows(
+      ('Count lines, words and characters of a.txt.', *counts),
+      ('And the mean of the three?', 'mean(numbers=[2, 2, 3])'),
+      classes=('GorillaFileSystem', 'MathAPI'),
+  )
+  assert [f[1] for f in found[-3:]] == ['constant', 'constant', 'user']
+  long = TASKS['multi_turn_base_15']  # 3, 16 and 60
+  origins = [
+      (f.argument.value, f.kind, f.source)
+      for f in flow.flows(trace.run(long))
+      if f.argument.tool == 'mean'
+  ]
+  assert origins == [(3, 'output', 3), (16, 'output', 4), (60, 'output', 5)]
+
+
 def test_real_task():
   """base_69: zip codes of two cities give a distance; 40 liters are 10.566880
   gallons, of which 10.57 are filled in. The doors are options of the tool."""

@@ -64,11 +64,20 @@ class Flow:
 def flows(trace: Trace) -> tuple[Flow, ...]:
   """The origin of every scalar argument, in the calls' order."""
   origins = _Origins(trace)
-  return tuple(
-      origins.of(argument)
-      for index, step in enumerate(trace.steps)
-      for argument in arguments_of(step.turn, index, step.call)
-  )
+  found = []
+  for index, step in enumerate(trace.steps):
+    mine = [origins.of(a) for a in arguments_of(step.turn, index, step.call)]
+    listed = {f.argument.path[:2] for f in mine if _is_listed_output(f)}
+    found += [
+        origins.of(f.argument, among_outputs=True)
+        if f.argument.path[:2] in listed else f
+        for f in mine
+    ]  # pyformat: disable
+  return tuple(found)
+
+
+def _is_listed_output(found: Flow) -> bool:
+  return found.kind == OUTPUT and len(found.argument.path) > 2
 
 
 class _Origins:
@@ -80,7 +89,14 @@ class _Origins:
     answered = [bool(turn.ground_truth) for turn in trace.task.turns]
     self._rank = [sum(answered[:i]) for i in range(len(answered))]
 
-  def of(self, argument: Argument) -> Flow:
+  def of(self, argument: Argument, among_outputs: bool = False) -> Flow:
+    """The origin of one scalar.
+
+    Args:
+      argument: the scalar.
+      among_outputs: other items of the same list come from results; then a
+        small number that a result holds is no coincidence either.
+    """
     value = argument.value
     if isinstance(value, bool) or value is None or value == '':
       return Flow(argument, CONSTANT)
@@ -89,7 +105,7 @@ class _Origins:
       return Flow(argument, USER, back)
     if is_documented(argument):
       return Flow(argument, CONSTANT)
-    holders = self._holders(argument)
+    holders = self._holders(argument, among_outputs)
     if holders:
       last = self._trace.steps[max(holders)].turn
       return Flow(argument, OUTPUT, self._back(argument.turn, last), holders[-1])
@@ -110,17 +126,18 @@ class _Origins:
   def _back(self, turn: int, earlier: int) -> int:
     return self._rank[turn] - self._rank[earlier]
 
-  def _holders(self, argument: Argument) -> list[int]:
+  def _holders(self, argument: Argument, small: bool) -> list[int]:
     """Earlier calls whose results hold the value, the likeliest origin last.
 
     A call that was given the value only repeats it. Of the others the last one
-    counts, and before them those that call it by the parameter's name.
+    counts, and before them those that call it by the parameter's name. A
+    small number needs such a name, unless `small` is set.
     """
     found = []
     for index, step in enumerate(self._trace.steps[: argument.call]):
       held = list(_holding(step, argument)) if step.ok else ()
       namesake = any(related for _, related in held)
-      if namesake or held and not _is_small(argument.value):
+      if namesake or held and (small or not _is_small(argument.value)):
         given = any(
             value == argument.value
             for _, value in scalars((step.call.args, step.call.kwargs))
