@@ -120,6 +120,23 @@ def test_small_numbers_among_outputs():
   assert origins == [(3, 'output', 3), (16, 'output', 4), (60, 'output', 5)]
 
 
+def test_numbers_inside_a_text_that_quotes_results():
+  """base_75 tweets 'Front Left Tire: 32 PSI, ... Rear Left Tire: 30 PSI' after
+  the user has asked for 30 gallons. The 30 of the text is the tire's: where it
+  was exchanged with the gallons, variants tweeted a pressure that no tire has.
+  """
+  executed = trace.run(TASKS['multi_turn_base_75'])
+  origins = [
+      (f.argument.path[-2:], f.argument.value, f.kind, f.source)
+      for f in flow.flows(executed)
+      if f.argument.tool == 'post_tweet'
+  ]
+  assert origins[0][2:] == ('output', 1)
+  assert origins[1:] == [
+      (('#', 0), 30, 'output', 1), (('#', 1), 32, 'output', 1)
+  ]  # pyformat: disable
+
+
 def test_real_task():
   """base_69: zip codes of two cities give a distance; 40 liters are 10.566880
   gallons, of which 10.57 are filled in. The doors are options of the tool."""

@@ -184,6 +184,20 @@ def test_a_number_that_only_looked_exchangeable():
     assert '[3, 16, 60]' not in variant.turns[-1].ground_truth[0]
 
 
+def test_a_number_of_another_meaning_inside_a_text():
+  """base_75 fills up 30 gallons and tweets two tires of 30 PSI. The tweet of
+  each variant had the gallons in their place, a pressure that no tire has."""
+  seed = seed_of('base', 75)
+  kept, report = variants_of([seed], per_seed=4)
+  assert not kept and report.rejected['critique'] > 0
+  every, _ = variants_of([seed], per_seed=4, max_profile_distance=1.0)
+  assert every
+  for variant in every:
+    calls = [c for turn in variant.turns for c in turn.ground_truth]
+    tweet = next(c for c in calls if c.startswith('post_tweet'))
+    assert 'Rear Left Tire: 30 PSI' not in tweet
+
+
 def test_booking_ids_come_from_the_booking():
   """The seed's 3426812 is the first draw of the default random seed."""
   variant = variants_of([seed_of('base', 184)])[0][0]

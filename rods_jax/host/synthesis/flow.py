@@ -62,7 +62,11 @@ class Flow:
 
 
 def flows(trace: Trace) -> tuple[Flow, ...]:
-  """The origin of every scalar argument, in the calls' order."""
+  """The origin of every scalar argument, in the calls' order.
+
+  A text that quotes results is followed by the numbers in it, each as an
+  argument of its own whose path ends in '#' and its place.
+  """
   origins = _Origins(trace)
   found = []
   for index, step in enumerate(trace.steps):
@@ -73,6 +77,7 @@ def flows(trace: Trace) -> tuple[Flow, ...]:
         if f.argument.path[:2] in listed else f
         for f in mine
     ]  # pyformat: disable
+    found += [n for f in mine for n in origins.of_numbers(f)]
   return tuple(found)
 
 
@@ -108,13 +113,33 @@ class _Origins:
     holders = self._holders(argument, among_outputs)
     if holders:
       last = self._trace.steps[max(holders)].turn
-      return Flow(argument, OUTPUT, self._back(argument.turn, last), holders[-1])
+      back = self._back(argument.turn, last)
+      return Flow(argument, OUTPUT, back, holders[-1])
     back = self._said(argument, Speech.means)
     if back is not None:
       return Flow(argument, USER, back)
     if self._is_configured(argument):
       return Flow(argument, STATE)
     return Flow(argument, CONSTANT)
+
+  def of_numbers(self, found: Flow) -> Iterator[Flow]:
+    """Of the different numbers in a text that quotes results."""
+    argument = found.argument
+    if found.kind != OUTPUT or ' ' not in str(argument.value):
+      return
+    for place, number in enumerate(sorted(numbers(argument.value))):
+      path = (*argument.path, '#', place)
+      part = dataclasses.replace(argument, path=path, value=number)
+      yield self._quoted(part) or self.of(part)
+
+  def _quoted(self, argument: Argument) -> Flow | None:
+    """As an output; None where no result holds the value."""
+    holders = self._holders(argument, small=True)
+    if not holders:
+      return None
+    last = self._trace.steps[max(holders)].turn
+    back = self._back(argument.turn, last)
+    return Flow(argument, OUTPUT, back, holders[-1])
 
   def _said(self, argument: Argument, test) -> int | None:
     """Turns back to where the user last says or means the value."""
