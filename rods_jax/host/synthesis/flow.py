@@ -110,11 +110,9 @@ class _Origins:
       return Flow(argument, USER, back)
     if is_documented(argument):
       return Flow(argument, CONSTANT)
-    holders = self._holders(argument, among_outputs)
-    if holders:
-      last = self._trace.steps[max(holders)].turn
-      back = self._back(argument.turn, last)
-      return Flow(argument, OUTPUT, back, holders[-1])
+    output = self._returned(argument, among_outputs)
+    if output is not None:
+      return output
     back = self._said(argument, Speech.means)
     if back is not None:
       return Flow(argument, USER, back)
@@ -130,11 +128,11 @@ class _Origins:
     for place, number in enumerate(sorted(numbers(argument.value))):
       path = (*argument.path, '#', place)
       part = dataclasses.replace(argument, path=path, value=number)
-      yield self._quoted(part) or self.of(part)
+      yield self._returned(part, small=True) or self.of(part)
 
-  def _quoted(self, argument: Argument) -> Flow | None:
-    """As an output; None where no result holds the value."""
-    holders = self._holders(argument, small=True)
+  def _returned(self, argument: Argument, small: bool) -> Flow | None:
+    """The value as an output; None where no result holds it."""
+    holders = self._holders(argument, small)
     if not holders:
       return None
     last = self._trace.steps[max(holders)].turn
@@ -172,7 +170,7 @@ class _Origins:
 
   def _is_configured(self, argument: Argument) -> bool:
     value, fuel = argument.value, self._trace.steps[argument.call].fuel
-    if argument.tool == 'fillFuelTank' and fuel is not None:
+    if argument.param == 'fuelAmount' and is_number(value) and fuel is not None:
       return abs(fuel + value - TANK_GALLONS) < 1e-6
     return not _is_small(value) and fold(str(value)) in self._configured
 
