@@ -19,6 +19,8 @@ def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict(rods.get_config().to_dict())
   c.model.init_from = 'random'
   c.data.num_seed_tasks = 0  # variants of every training task
+  # What is imitated need not have its seed's structure; the gate takes time.
+  c.synthesis.max_profile_distance = 1.0
 
   c.warm_start = warm = ml_collections.ConfigDict()
   warm.vocab_size = 4096

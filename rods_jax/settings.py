@@ -125,6 +125,7 @@ _RULES: dict[str, Rule] = {
     'synthesis.enabled': _SWITCH,
     'synthesis.attempts': _COUNT,
     'synthesis.timeout_s': _POSITIVE,
+    'synthesis.max_profile_distance': _SHARE,
     'train.num_epochs': _COUNT,
     'train.checkpoint_every_epochs': _COUNT,
     'train.keep_checkpoints': _COUNT,

@@ -9,6 +9,7 @@ Held-out scenarios give no text, no tokens and no gradient.
 """
 
 from collections.abc import Iterator, Sequence
+import functools
 import pathlib
 import time
 
@@ -68,14 +69,18 @@ def variants(
   but its own variants may, so no value is left out. None of them is a held-out
   variant of any evaluation.
   """
-  attempts = config.synthesis.attempts
+  make = functools.partial(
+      pipeline.make_variant,
+      attempts=config.synthesis.attempts,
+      max_profile_distance=config.synthesis.max_profile_distance,
+  )
   for epoch in range(2**31):
     random = rng.host(config.rng_seed, name, epoch)
     for i in random.permutation(len(seeds)):
-      made = pipeline.make_variant(seeds[i], random, attempts)
+      made = make(seeds[i], random)
       if random.random() < config.warm_start.second_share:
         if isinstance(made, types.Task):
-          made = pipeline.make_variant(made, random, attempts)
+          made = make(made, random)
       if isinstance(made, types.Task):
         yield made
 

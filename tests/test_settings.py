@@ -94,6 +94,7 @@ BAD = {
     'pool.cooldown_epochs': -1,
     'synthesis.attempts': 0,
     'synthesis.timeout_s': 0.0,
+    'synthesis.max_profile_distance': 1.5,
     'train.num_epochs': 0,
     'train.checkpoint_every_epochs': 0,
     'train.keep_checkpoints': 0,

@@ -30,6 +30,7 @@ from rods_jax.host.synthesis import (
     execute,
     paraphrase,
     places,
+    profile,
     states,
 )
 from rods_jax.host.synthesis.reading import Reading
@@ -65,6 +66,7 @@ class Request:
     forbidden: content hashes that must not come again.
     stream: name of the random stream.
     heldout: whether the variants are for evaluation, else for training.
+    max_profile_distance: from a variant to its seed, 0 to 1.
   """
 
   epoch: int
@@ -75,6 +77,7 @@ class Request:
   forbidden: frozenset[str] = frozenset()
   stream: str = 'synthesis'
   heldout: bool = False
+  max_profile_distance: float = profile.MAX_DISTANCE
 
   def to_json(self) -> dict[str, Any]:
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -140,6 +143,7 @@ def make_variant(
     report: Report | None = None,
     heldout: bool = False,
     category: str | None = None,
+    max_profile_distance: float = profile.MAX_DISTANCE,
 ) -> Task | Rejection:
   """One variant of a seed, or the last attempt's rejection.
 
@@ -152,6 +156,7 @@ def make_variant(
     heldout: the side of the `is_heldout` split to make it for.
     category: the seed's, unless another is given: for a base seed one of
       augment.CATEGORIES. Where that cannot be made, it is the seed's again.
+    max_profile_distance: from the variant to its seed, 0 to 1.
   """
   category = category or seed.category
   report = report or Report()
@@ -159,6 +164,8 @@ def make_variant(
   for attempt in range(attempts):
     report.attempts += 1
     result, changed = _attempt(seed, rng, attempt, heldout, category)
+    if isinstance(result, Task):
+      result = critique.review(seed, result, max_profile_distance) or result
     if isinstance(result, Task):
       if result.content_hash() in forbidden:
         result = Rejection('duplicate', 'known already')
@@ -184,8 +191,9 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
       )
       category = seed.category if request.heldout else _category(seed, rng)
       result = make_variant(
-          seed, rng, request.attempts, known, report, request.heldout, category
-      )
+          seed, rng, request.attempts, known, report, request.heldout,
+          category, request.max_profile_distance,
+      )  # pyformat: disable
       if isinstance(result, Rejection):
         report.failed_seeds += 1
         continue
@@ -263,7 +271,7 @@ def _attempt(
     heldout: bool,
     category: str,
 ) -> tuple[Task | Rejection, int]:
-  """One candidate through all stages, and how many entities it exchanged."""
+  """One candidate up to the critique, and how many entities it exchanged."""
   plan = plan_of(seed)
   slots = plan.writer.slots
   chosen = {
@@ -296,7 +304,7 @@ def _attempt(
   variant = dataclasses.replace(
       variant, task_id=f'syn_{variant.content_hash()}', parent=seed.task_id
   )
-  return critique.review(seed, variant) or variant, changed
+  return variant, changed
 
 
 def _draw(
