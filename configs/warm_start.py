@@ -2,8 +2,8 @@
 
 Command:  python main.py --config=configs/warm_start.py
 Hardware: 2 CPU cores, about 15 minutes, 3 GB of memory.
-Numbers:  cross-entropy per call token falls from 8 to about 0.35 nats; greedy
-          progress on held-out variants 0.28, on held-out scenarios 0.10.
+Numbers:  greedy progress on held-out variants of all training tasks 0.46, on
+          held-out scenarios 0.10.
 
 The tokenizer and the policy are made from executed variants of training
 scenarios only, with the same split as configs/rods.py.
