@@ -12,7 +12,6 @@ Everything is a function of the seed and a generator, so a request gives the
 same variants in any process.
 """
 
-import collections
 import dataclasses
 import functools
 import re
@@ -21,7 +20,7 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 
 from rods_jax import rng as rng_lib
-from rods_jax.host import tool_calls
+from rods_jax.host import task_cache, tool_calls
 from rods_jax.host.synthesis import (
     augment,
     critique,
@@ -50,7 +49,6 @@ MIN_HELDOUT = 4  # entities that the user says and an evaluation exchanges
 HELDOUT_SHARE = 4  # one in so many contents is for evaluation only
 REWORDINGS = 12  # tries to word a variant for its side of that split
 PROBES = 3  # trials of a slot on its own, before it is used
-_CACHE_SIZE = 1024  # seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,18 +223,12 @@ def heldout_variants(
   return run_request(request)[0]
 
 
-_plans: collections.OrderedDict[str, Plan] = collections.OrderedDict()
+_plans: task_cache.TaskCache[Plan] = task_cache.TaskCache(1024)
 
 
 def plan_of(seed: Task) -> Plan:
   """The seed's plan; cached by content."""
-  key = seed.content_hash()
-  plan = _plans.get(key)
-  if plan is None:
-    plan = _plans[key] = _make_plan(seed)
-    if len(_plans) > _CACHE_SIZE:
-      _plans.popitem(last=False)
-  return plan
+  return _plans.get(seed, lambda seed: (_make_plan(seed), True))
 
 
 def _make_plan(seed: Task) -> Plan:

@@ -13,14 +13,13 @@ from typing import Hashable, Mapping, Sequence
 
 import networkx as nx
 
-from rods_jax.host import bfcl
+from rods_jax.host import bfcl, task_cache
 from rods_jax.host.synthesis import flow, trace
 from rods_jax.types import Task
 
 VALUE, STATE = 'value', 'state'
 # The seed's structure is to be kept; measured, nothing but faults differ.
 MAX_DISTANCE = 0.0
-_CACHE_SIZE = 4096  # profiles; one takes a few kilobytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,20 +88,17 @@ def of(task: Task) -> Profile:
   Raises:
     ParseError: a ground-truth text is not one call of literals.
   """
-  key = task.content_hash()
-  if key in _cache:
-    _cache.move_to_end(key)
-    return _cache[key]
+  return _profiles.get(task, _of)
+
+
+# One takes a few kilobytes.
+_profiles: task_cache.TaskCache[Profile] = task_cache.TaskCache(4096)
+
+
+def _of(task: Task) -> tuple[Profile, bool]:
+  """The profile, and whether no call timed out while it was measured."""
   executed = trace.run(task)
-  profile = measure(executed)
-  if executed.finished:  # a machine that stood still is no reason to keep it
-    _cache[key] = profile
-    if len(_cache) > _CACHE_SIZE:
-      _cache.popitem(last=False)
-  return profile
-
-
-_cache: collections.OrderedDict[str, Profile] = collections.OrderedDict()
+  return measure(executed), executed.finished
 
 
 def measure(executed: trace.Trace) -> Profile:
