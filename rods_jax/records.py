@@ -1,12 +1,15 @@
 """Trajectories as numbers for metrics.jsonl and as text for reading."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
 import numpy as np
 
 from rods_jax import types
+
+_REPLACEMENT = '\N{REPLACEMENT CHARACTER}'
+_CHARACTER_BYTES = 4  # of UTF-8 at most: tokens that one character can take
 
 
 def group_metrics(
@@ -47,21 +50,91 @@ def group_metrics(
   }
 
 
-def trajectory_record(
-    step: int, epoch: int, task: types.Task, trajectory: types.Trajectory
-) -> dict[str, Any]:
-  """One line of trajectories.jsonl."""
-  return {
-      'step': step,
-      'epoch': epoch,
-      'task_id': task.task_id,
-      'category': task.category,
-      'sample': trajectory.sample,
-      'progress': trajectory.progress,
-      'status': trajectory.status.name,
-      'turn_scores': [
-          {'score': s.score, 'reason': s.reason}
-          for s in trajectory.turn_scores
-      ],
-      'events': [dataclasses.asdict(e) for e in trajectory.events],
-  }
+def group_records(
+    step: int,
+    epoch: int,
+    task: types.Task,
+    group: Sequence[types.Trajectory],
+    decode: Callable[[Sequence[int]], str],
+) -> list[dict[str, Any]]:
+  """The lines of trajectories.jsonl of one group.
+
+  What all of the group share stands in its first line only: 'ground_truth',
+  the calls due in each turn, and the tokens of the prompt. Every line has
+
+    shared: number of leading tokens that are those of the group's first line.
+    tokens, texts: the ids after them, and what each adds to the text.
+    runs: lengths of the alternating runs of the whole row, from its first
+      token on: given, sampled, given, ... The loss mask in few numbers.
+    logprobs: of the sampled tokens, rounded.
+
+  Args:
+    step: optimizer steps done before the rollout.
+    epoch: from 0.
+    task: what the group played.
+    group: its trajectories.
+    decode: ids -> text.
+  """
+  first = group[0].tokens
+  lines = []
+  for i, t in enumerate(group):
+    shared = _common_prefix(first, t.tokens) if i else 0
+    line = {
+        'step': step,
+        'epoch': epoch,
+        'task_id': task.task_id,
+        'category': task.category,
+        'sample': t.sample,
+        'progress': t.progress,
+        'status': t.status.name,
+        'turn_scores': [
+            {'score': s.score, **dataclasses.asdict(s)} for s in t.turn_scores
+        ],
+        'events': [dataclasses.asdict(e) for e in t.events],
+        'shared': shared,
+        'tokens': t.tokens[shared:].tolist(),
+        'texts': token_texts(t.tokens, decode)[shared:],
+        'runs': _runs(t.loss_mask),
+        'logprobs': [
+            round(float(p), 4) for p in t.logprobs[t.loss_mask]
+        ],
+    }
+    if not i:
+      line['ground_truth'] = [list(turn.ground_truth) for turn in task.turns]
+    lines.append(line)
+  return lines
+
+
+def token_texts(
+    ids: Sequence[int], decode: Callable[[Sequence[int]], str]
+) -> list[str]:
+  """What each token adds to the text of the row.
+
+  A token is decoded behind the one before, because some tokenizers write a
+  space between two. Bytes of an unfinished character add nothing; the token
+  that completes it adds all of it.
+  """
+  ids = [int(i) for i in ids]
+  texts, before, begin = [], 0, 0
+  for end in range(1, len(ids) + 1):
+    text = decode(ids[before:end])
+    unfinished = text.endswith(_REPLACEMENT) and end - begin < _CHARACTER_BYTES
+    if unfinished and end < len(ids):
+      texts.append('')
+      continue
+    texts.append(text[len(decode(ids[before:begin])) :])
+    before, begin = begin, end
+  return texts
+
+
+def _common_prefix(one: np.ndarray, other: np.ndarray) -> int:
+  """Number of leading elements that agree."""
+  size = min(len(one), len(other))
+  differs = np.flatnonzero(one[:size] != other[:size])
+  return int(differs[0]) if len(differs) else size
+
+
+def _runs(mask: np.ndarray) -> list[int]:
+  """bool [T] -> lengths of the runs of False, True, False, ...; sum T."""
+  edges = np.flatnonzero(np.diff(mask, prepend=False))
+  return np.diff([0, *edges, len(mask)]).tolist()

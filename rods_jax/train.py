@@ -317,10 +317,9 @@ def _keep_trajectories(
 ) -> None:
   """Logs the first group of each batch, for reading."""
   position = run.position
-  lines = [
-      records.trajectory_record(position.step, position.epoch, task, t)
-      for t in group
-  ]
+  lines = records.group_records(
+      position.step, position.epoch, task, group, run.policy.tokenizer.decode
+  )
   with workdir_lib.writable(run.workdir):
     run.writer.append_jsonl('trajectories', lines)
   position.trajectories += len(lines)

@@ -1,5 +1,6 @@
 """Metrics of groups by hand, and a trajectory as a JSON line."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from rods_jax import records
 from rods_jax.types import Event, Status, Trajectory, TurnScore
+from tests import scripted
 from tests.scripted import files
 
 RIGHT, WRONG = TurnScore(True, True), TurnScore(False, True, 'no call')
@@ -78,11 +80,36 @@ def test_rates_without_any_call_or_round():
   assert found['rollout/parse_error_rate'] == 0
 
 
-def test_trajectory_record_is_json():
-  record = records.trajectory_record(
-      3, 1, files(('pwd()',), ()), trajectory([1, 0])
+# What is logged for reading.
+
+
+def decode(ids):
+  """Ids are bytes of UTF-8; half a character is a replacement character."""
+  return bytes(ids).decode('utf-8', 'replace')
+
+
+def spoken(text, sampled, **kwargs):
+  """A trajectory of one byte a token; `sampled` is a slice of it."""
+  tokens = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+  mask = np.zeros(len(tokens), bool)
+  mask[sampled] = True
+  logprobs = np.where(mask, -np.arange(len(tokens)) / 3, 0)
+  return dataclasses.replace(
+      trajectory([1, 0], **kwargs),
+      tokens=tokens,
+      loss_mask=mask,
+      logprobs=logprobs.astype(np.float32),
   )
-  assert json.loads(json.dumps(record)) == {
+
+
+def test_a_groups_lines_are_json():
+  """The second row shares 'ab' with the first, so its line has 'xd' only."""
+  group = [spoken('abcd', slice(2, 4)), spoken('abxd', slice(2, 3))]
+  lines = records.group_records(
+      3, 1, files(('pwd()',), ()), group, decode
+  )
+  lines = json.loads(json.dumps(lines))
+  both = {
       'step': 3,
       'epoch': 1,
       'task_id': 'made',
@@ -91,8 +118,59 @@ def test_trajectory_record_is_json():
       'progress': 0.5,
       'status': 'DONE',
       'turn_scores': [
-          {'score': 1, 'reason': ''},
-          {'score': 0, 'reason': 'no call'},
+          {'score': 1, 'state_ok': True, 'response_ok': True, 'reason': ''},
+          {'score': 0, 'state_ok': False, 'response_ok': True,
+           'reason': 'no call'},
       ],
       'events': [{'turn': 0, 'role': 'user', 'text': 'turn 0'}],
   }
+  assert lines == [
+      both | {
+          'shared': 0,
+          'tokens': [97, 98, 99, 100],
+          'texts': ['a', 'b', 'c', 'd'],
+          'runs': [2, 2],
+          'logprobs': [-0.6667, -1.0],  # -2/3 and -3/3
+          'ground_truth': [['pwd()'], []],
+      },
+      both | {
+          'shared': 2,
+          'tokens': [120, 100],
+          'texts': ['x', 'd'],
+          'runs': [2, 1, 1],
+          'logprobs': [-0.6667],
+      },
+  ]
+
+
+@pytest.mark.parametrize(
+    'mask, runs',
+    [([0, 0, 1], [2, 1]), ([1, 1, 0], [0, 2, 1]), ([0, 0], [2]), ([], [0])],
+)
+def test_runs_begin_with_given_tokens(mask, runs):
+  row = trajectory([1], tokens=len(mask))
+  row = dataclasses.replace(row, loss_mask=np.array(mask, bool))
+  (line,) = records.group_records(0, 0, files(()), [row], lambda ids: 'x')
+  assert line['runs'] == runs and sum(runs) == len(row.tokens)
+  assert len(line['logprobs']) == sum(runs[1::2])
+
+
+def test_a_character_belongs_to_the_token_that_completes_it():
+  """Decoded alone the two bytes of the letter would be two wrong characters."""
+  ids = list('aé€'.encode())
+  assert len(ids) == 1 + 2 + 3
+  assert records.token_texts(ids, decode) == ['a', '', 'é', '', '', '€']
+  # A half that never gets whole is shown as such, at its end.
+  assert records.token_texts(ids[:5], decode) == ['a', '', 'é', '', '\ufffd']
+
+
+def test_texts_of_tokens_add_up_to_the_text():
+  """The tokenizer writes the space between two words, not in a token."""
+  tokenizer = scripted.tokenizer()
+  random = np.random.default_rng(0)
+  rows = [tokenizer.encode('Move the file, then é \n\n go 12.5')]
+  rows += [random.integers(0, tokenizer.vocab_size, 30) for _ in range(50)]
+  for ids in rows:
+    texts = records.token_texts(ids, tokenizer.decode)
+    assert len(texts) == len(ids)
+    assert ''.join(texts) == tokenizer.decode([int(i) for i in ids])
