@@ -79,6 +79,7 @@ def _default() -> ml_collections.ConfigDict:
   rollout.max_result_tokens = 48  # a longer tool result is cut, visibly
   rollout.call_timeout_s = 1.0  # per tool call
   rollout.max_result_chars = 20_000  # per tool call
+  rollout.env_workers = 0  # processes for the environments; 0: in this one
 
   # The update. The paper's learning rate is 1e-6, for four billion parameters.
   c.grpo = grpo = ml_collections.ConfigDict()

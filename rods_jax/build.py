@@ -25,6 +25,7 @@ from rods_jax.host import bfcl
 from rods_jax.host import chat_format
 from rods_jax.host import demonstrate
 from rods_jax.host import env
+from rods_jax.host import env_pool
 from rods_jax.host import rollout
 from rods_jax.host import tokenizer as tokenizer_lib
 from rods_jax.host.synthesis import pipeline
@@ -237,3 +238,12 @@ def build_budgets(config: ml_collections.ConfigDict) -> rollout.Budgets:
       ),
       refill_below=r.refill_below,
   )
+
+
+def build_environments(
+    config: ml_collections.ConfigDict,
+) -> env_pool.Environments:
+  """Where episodes live; close it."""
+  if not config.rollout.env_workers:
+    return env_pool.InProcess()
+  return env_pool.EnvPool(config.rollout.env_workers)

@@ -5,6 +5,7 @@ category, with the number of tasks.
 """
 
 from collections.abc import Mapping, Sequence
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -20,6 +21,7 @@ from rods_jax import terminal
 from rods_jax import types
 from rods_jax import weights
 from rods_jax import workdir as workdir_lib
+from rods_jax.host import env_pool
 from rods_jax.host import rollout
 
 Results = dict[str, dict[str, 'Score']]  # split -> category or 'all' -> score
@@ -40,13 +42,18 @@ def play(
     engine: Any,
     params: Any,
     tasks: Sequence[types.Task],
+    environments: env_pool.Environments = env_pool.InProcess(),
 ) -> list[types.Trajectory]:
   """One greedy trajectory of each task."""
   key = rng.device(config.rng_seed, 'evaluate')  # greedy: never drawn from
   engine.reset(params, key, temperature=1.0, greedy=True)
   jobs = [rollout.Job(task, 0, uid) for uid, task in enumerate(tasks)]
   return rollout.rollout(
-      jobs, engine, policy.fmt, build.build_budgets(config)
+      jobs,
+      engine,
+      policy.fmt,
+      build.build_budgets(config),
+      environments=environments,
   ).trajectories
 
 
@@ -80,13 +87,20 @@ def evaluate_tasks(
     params: Any,
     splits: Mapping[str, Sequence[types.Task]],
     engine: Any = None,
+    environments: env_pool.Environments | None = None,
 ) -> Results:
-  """Scores of every split."""
+  """Scores of every split; makes the engine and environments that lack."""
   engine = engine or build.build_engine(config, policy)
-  return {
-      split: score(tasks, play(config, policy, engine, params, tasks))
-      for split, tasks in splits.items()
-  }
+  with contextlib.ExitStack() as stack:
+    if environments is None:
+      environments = build.build_environments(config)
+      stack.callback(environments.close)
+    return {
+        split: score(
+            tasks, play(config, policy, engine, params, tasks, environments)
+        )
+        for split, tasks in splits.items()
+    }
 
 
 def metrics(results: Results) -> dict[str, float]:

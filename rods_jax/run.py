@@ -17,6 +17,7 @@ from rods_jax import weights
 from rods_jax import workdir as workdir_lib
 from rods_jax.device import update
 from rods_jax.host import boundary
+from rods_jax.host import env_pool
 from rods_jax.host import replay
 from rods_jax.host.synthesis import background
 from rods_jax.host.synthesis import pipeline
@@ -67,12 +68,15 @@ class Run:
     self._restore()
     self._cleanup = contextlib.ExitStack()
     self._cleanup.callback(self.saver.close)
+    self.environments: env_pool.Environments | None = None
     self.writer: metrics_lib.MetricsWriter | None = None
     self.synthesis: background.Background | None = None
     if not self.complete:  # a complete run's files stay as they are
       with workdir_lib.writable(workdir):
         self._open_logs()
         self.restart_synthesis()
+      self.environments = build.build_environments(config)
+      self._cleanup.callback(self.environments.close)
       self.submit_pending()
 
   @property

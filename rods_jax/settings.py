@@ -94,6 +94,7 @@ _RULES: dict[str, Rule] = {
     'rollout.max_result_tokens': _COUNT,
     'rollout.call_timeout_s': _POSITIVE,
     'rollout.max_result_chars': _COUNT,
+    'rollout.env_workers': _NOT_NEGATIVE,
     'grpo.learning_rate': _POSITIVE,
     'grpo.warmup_steps': _NOT_NEGATIVE,
     'grpo.minibatch_groups': _COUNT,

@@ -147,7 +147,12 @@ def play(run: run_lib.Run, ids: np.ndarray) -> rollout.Result:
       for sample in range(r.group_size)
   ]
   return rollout.rollout(
-      jobs, run.engine, run.policy.fmt, run.budgets, position.step
+      jobs,
+      run.engine,
+      run.policy.fmt,
+      run.budgets,
+      policy_version=position.step,
+      environments=run.environments,
   )
 
 
@@ -264,7 +269,12 @@ def evaluate_policy(run: run_lib.Run) -> Metrics:
   """Greedy scores of the current policy on both evaluation sets."""
   with run.timer.phase('evaluate'):
     results = evaluate.evaluate_tasks(
-        run.config, run.policy, run.state.params, run.evaluation, run.engine
+        run.config,
+        run.policy,
+        run.state.params,
+        run.evaluation,
+        run.engine,
+        run.environments,
     )
   evaluate.write(run.workdir, run.position.step, results)
   return evaluate.metrics(results)

@@ -71,6 +71,7 @@ BAD = {
     'rollout.max_result_tokens': 0,
     'rollout.call_timeout_s': 0.0,
     'rollout.max_result_chars': 0,
+    'rollout.env_workers': -1,
     'grpo.learning_rate': -1e-4,
     'grpo.warmup_steps': -1,
     'grpo.minibatch_groups': 0,

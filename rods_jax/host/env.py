@@ -9,13 +9,15 @@ A call past its time limit breaks the world: the episode must be abandoned.
 import collections
 import copy
 import dataclasses
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from rods_jax.host import bfcl, rewards, simulators, task_cache, tool_calls
 from rods_jax.types import Call, Task, TurnScore
 
 public_state = simulators.public_state
 
+ERROR = simulators.ERROR
+NOT_EXECUTED = simulators.NOT_EXECUTED
 _REPLAY_TIMEOUT_S = 5.0  # per call; a usual one takes 30 microseconds
 
 
@@ -138,11 +140,12 @@ def _world(task: Task) -> simulators.World:
   )
 
 
-class Episode:
-  """One trajectory's live world.
+class Book:
+  """What is known of an episode wherever its world lives.
 
   Attributes:
     task: the task played; never changed.
+    limits: its bounds.
     turn: index of the current turn; the number of turns once done.
     scores: of the finished turns.
     num_calls: calls executed without error.
@@ -163,14 +166,7 @@ class Episode:
     self.num_parse_errors = 0
     self.num_rounds = 0
     self.turn_rounds = 0
-    self._truth = replay(task)
     self._offers = offered(task)
-    self._world = _world(task)
-    # Only these results are remembered, so that a long trajectory stays small.
-    self._expected = frozenset(r for turn in self._truth.results for r in turn)
-    self._seen = collections.Counter()
-    self._turn_calls = 0
-    self._turn_executed = 0
 
   @property
   def done(self) -> bool:
@@ -186,41 +182,86 @@ class Episode:
     self._check_live()
     return self._offers[self.turn]
 
+  def parse_error(self, reason: str) -> None:
+    """Counts a message that was no list of calls. It is not a call."""
+    del reason  # The rollout shows it to the policy.
+    self._count_message()
+    self.num_parse_errors += 1
+
+  def _count_message(self) -> None:
+    self._check_live()
+    self.num_rounds += 1
+    self.turn_rounds += 1
+
+  def _count_result(self, ok: bool) -> None:
+    if ok:
+      self.num_calls += 1
+    else:
+      self.num_tool_errors += 1
+
+  def _close_turn(self, score: TurnScore, forced: bool) -> None:
+    self.num_rounds += not forced
+    self.scores.append(score)
+    self.turn += 1
+    self.turn_rounds = 0
+
+  def abandon(self, reason: str) -> None:
+    """Every turn not yet scored scores 0 for this reason; then done."""
+    reason = reason or rewards.NEVER_REACHED  # empty would mean right
+    while not self.done:
+      self.scores.append(TurnScore(False, False, reason))
+      self.turn += 1
+
+  def _check_live(self) -> None:
+    if self.done:
+      raise RuntimeError(f'{self.task.task_id}: the episode is over.')
+
+
+class Episode(Book):
+  """One trajectory's live world, in this process."""
+
+  def __init__(self, task: Task, limits: Limits = Limits()):
+    super().__init__(task, limits)
+    self._truth = replay(task)
+    self._world = _world(task)
+    # Only these results are remembered, so that a long trajectory stays small.
+    self._expected = frozenset(r for turn in self._truth.results for r in turn)
+    self._seen = collections.Counter()
+    self._turn_calls = 0
+    self._turn_executed = 0
+
+  @property
+  def broken(self) -> bool:
+    """A call timed out; abandon the episode."""
+    return self._world.broken
+
   def execute(self, calls: Sequence[Call]) -> list[ToolResult]:
     """Runs the calls of one message in order; one result each.
 
     Whatever a call does is an error result, never an exception. A call not
     on offer is not run. After a call that timed out nothing runs any more.
     """
-    self._check_live()
-    self.num_rounds += 1
-    self.turn_rounds += 1
-    return [self._execute(call) for call in calls]
+    return list(self.results(calls))
+
+  def results(self, calls: Sequence[Call]) -> Iterator[ToolResult]:
+    """As `execute`, each call run when its result is asked for."""
+    self._count_message()
+    for call in calls:
+      result = self._execute(call)
+      self._count_result(result.ok)
+      yield result
 
   def _execute(self, call: Call) -> ToolResult:
     self._turn_calls += 1
     if call.name not in self._offers[self.turn]:
-      self.num_tool_errors += 1
       shown = call.name[:60]
       return ToolResult(f"Error: no tool '{shown}' is on offer now.", False)
     outcome = self._world.call(call, self.limits.call_timeout_s)
-    if outcome.ok:
-      self.num_calls += 1
-    else:
-      self.num_tool_errors += 1
     self._turn_executed += not outcome.timeout
     if outcome.text in self._expected:
       self._seen[outcome.text] += 1
     text = _cut(outcome.text, self.limits.max_result_chars)
     return ToolResult(text, outcome.ok, outcome.timeout)
-
-  def parse_error(self, reason: str) -> None:
-    """Counts a message that was no list of calls. It is not a call."""
-    del reason  # The rollout shows it to the policy.
-    self._check_live()
-    self.num_rounds += 1
-    self.turn_rounds += 1
-    self.num_parse_errors += 1
 
   def end_turn(self, forced: bool = False) -> TurnScore:
     """Scores the current turn and goes to the next.
@@ -242,22 +283,9 @@ class Episode:
           num_executed=self._turn_executed,
           forced=forced,
       )
-    self.num_rounds += not forced
-    self.scores.append(score)
-    self.turn += 1
-    self.turn_rounds = self._turn_calls = self._turn_executed = 0
+    self._close_turn(score, forced)
+    self._turn_calls = self._turn_executed = 0
     return score
-
-  def abandon(self, reason: str) -> None:
-    """Every turn not yet scored scores 0 for this reason; then done."""
-    reason = reason or rewards.NEVER_REACHED  # empty would mean right
-    while not self.done:
-      self.scores.append(TurnScore(False, False, reason))
-      self.turn += 1
-
-  def _check_live(self) -> None:
-    if self.done:
-      raise RuntimeError(f'{self.task.task_id}: the episode is over.')
 
 
 def _cut(text: str, limit: int) -> str:

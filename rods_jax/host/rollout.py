@@ -18,6 +18,7 @@ import numpy as np
 from rods_jax import types
 from rods_jax.host import chat_format
 from rods_jax.host import env
+from rods_jax.host import env_pool
 from rods_jax.host import rewards
 from rods_jax.host import tool_calls
 
@@ -88,9 +89,9 @@ class Result:
 class _Row:
   """A trajectory in the making."""
 
-  def __init__(self, job: Job, limits: env.Limits):
+  def __init__(self, job: Job, episode: env.Book):
     self.job = job
-    self.episode = env.Episode(job.task, limits)
+    self.episode = episode
     self.tokens: list[int] = []
     self.mask: list[bool] = []
     self.logprobs: list[float] = []
@@ -98,6 +99,7 @@ class _Row:
     self.pending: list[int] = []  # tokens that the generator hasn't got yet
     self.events: list[types.Event] = []
     self.forced = False
+    self.calls: list[types.Call] = []  # of the message that ended just now
     self.status: types.Status | None = None
 
   def append(self, ids: Sequence[int]) -> None:
@@ -146,10 +148,11 @@ class _Row:
 class _Rollout:
   """The state of one run of `rollout`."""
 
-  def __init__(self, generator, fmt, budgets):
+  def __init__(self, generator, fmt, budgets, environments):
     self.generator: Generator = generator
     self.fmt: chat_format.CompactFormat = fmt
     self.budgets: Budgets = budgets
+    self.environments: env_pool.Environments = environments
     self.rows: dict[int, _Row] = {}  # slot -> row
     self.generate_s = 0.0
 
@@ -176,7 +179,9 @@ class _Rollout:
     }
     own, copies = [], collections.defaultdict(list)
     for slot, job in zip(slots, jobs, strict=True):
-      row = _Row(job, self.budgets.limits)
+      row = _Row(
+          job, self.environments.start(job.task, self.budgets.limits)
+      )
       row.append(self.open_turn(row))
       self.rows[slot] = row
       self.timed(self.generator.start, slot, job.uid)
@@ -224,7 +229,6 @@ class _Rollout:
     }
     running = int(len(budgets) * self.budgets.refill_below)
     generated = self.timed(self.generator.decode, budgets, running)
-    changed = []
     for slot, part in generated.items():
       row = self.rows[slot]
       row.append_sampled(part)
@@ -235,9 +239,8 @@ class _Rollout:
       elif len(row.tokens) >= capacity:
         row.log('assistant', self.fmt.text(row.message))
         self.stop(row, types.Status.MAX_TOKENS, OUT_OF_TOKENS)
-      if row.pending:
-        changed.append(slot)
-    self.extend(changed)
+    self.execute([self.rows[slot] for slot in generated])
+    self.extend([slot for slot in generated if self.rows[slot].pending])
 
   def close_message(self, row: _Row) -> None:
     """Ends a message at its token cap: an error, never a silent cut."""
@@ -246,7 +249,7 @@ class _Rollout:
     self.parse_error(row, text, 'message too long')
 
   def play(self, row: _Row) -> None:
-    """Parses and executes a finished message, or ends the turn."""
+    """Parses a finished message; ends the turn, or leaves its calls."""
     text = self.fmt.text(row.message)
     try:
       calls = tool_calls.parse(text)
@@ -259,10 +262,22 @@ class _Rollout:
     elif not row.episode.rounds_left:
       self.end_turn(row, forced=True)  # these calls are not executed
     else:
-      results = row.episode.execute(calls)
-      self.answer(row, [result.text for result in results])
-      if any(result.timeout for result in results):
-        self.stop(row, types.Status.ENV_TIMEOUT, rewards.TIMEOUT)
+      row.calls = calls
+
+  def execute(self, rows: Sequence[_Row]) -> None:
+    """Runs the calls of all messages that ended, and answers them."""
+    rows = [row for row in rows if row.calls]
+    results = self.environments.execute(
+        [(row.episode, row.calls) for row in rows]
+    )
+    for row, found in zip(rows, results, strict=True):
+      row.calls = []
+      self.answer(row, [result.text for result in found])
+      self.check_world(row)
+
+  def check_world(self, row: _Row) -> None:
+    if row.episode.broken:
+      self.stop(row, types.Status.ENV_TIMEOUT, rewards.TIMEOUT)
 
   def end_message(self, row: _Row, text: str) -> None:
     row.log('assistant', text)
@@ -285,6 +300,9 @@ class _Rollout:
   def end_turn(self, row: _Row, forced: bool = False) -> None:
     row.episode.end_turn(forced=forced)
     row.forced |= forced
+    self.check_world(row)
+    if row.status is not None:
+      return
     if row.episode.done:
       self.finish(
           row, types.Status.MAX_ROUNDS if row.forced else types.Status.DONE
@@ -299,6 +317,7 @@ def rollout(
     fmt: chat_format.CompactFormat,
     budgets: Budgets,
     policy_version: int = 0,
+    environments: env_pool.Environments = env_pool.InProcess(),
 ) -> Result:
   """Plays all jobs; the result does not depend on the number of slots.
 
@@ -308,9 +327,10 @@ def rollout(
     fmt: the chat format.
     budgets: limits per message, turn and trajectory.
     policy_version: written into the trajectories.
+    environments: where the episodes live; it changes no result.
   """
   begin = time.perf_counter()
-  run = _Rollout(generator, fmt, budgets)
+  run = _Rollout(generator, fmt, budgets, environments)
   queue = collections.deque(enumerate(jobs))
   free = list(range(generator.num_slots))[::-1]
   index: dict[int, int] = {}  # slot -> position in jobs

@@ -41,7 +41,8 @@ _SET_LISTS = (
     ('Invalid fields for update: ', ''),
 )
 _RING_AGAIN_S = 0.5  # far longer than leaving a call takes
-_PREFIX = 'Error during execution: '
+ERROR = 'Error during execution: '
+NOT_EXECUTED = 'Not executed: an earlier call timed out.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +88,13 @@ class World:
       timeout_s: seconds; 0 or less means no bound.
     """
     if self.broken:
-      return Outcome('Not executed: an earlier call timed out.', False, True)
+      return Outcome(NOT_EXECUTED, False, True)
     try:
       return _bounded(lambda: self._run(call), timeout_s)
     except _CallTimeout:
       self.broken = True
       return Outcome(
-          f'{_PREFIX}stopped after {timeout_s:g} seconds', False, True
+          f'{ERROR}stopped after {timeout_s:g} seconds', False, True
       )
 
   def _run(self, call: Call) -> Outcome:
@@ -108,7 +109,7 @@ class World:
       with decimal.localcontext(decimal.Context()), mpmath.workdps(15):
         return _outcome(method(*args, **kwargs))
     except Exception as e:  # Whatever the simulator raises is its answer.
-      return Outcome(f'{_PREFIX}{e}', False)
+      return Outcome(f'{ERROR}{e}', False)
 
 
 def public_state(instance: Any) -> dict[str, Any]:
