@@ -176,6 +176,8 @@ def update_policy(
   with run.timer.phase('update'):
     run.state, metrics = run.update_fn(run.state, run.ref_params, batch)
     metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
+  # Flat groups, masked rows and rows without a sampled token are not in it.
+  metrics['train/rows'] = packing.num_rows(batch.packed)
   run.position.step += 1
   if metrics['loss/nonfinite_in_row'] >= grpo.max_nonfinite:
     raise errors.UserError(

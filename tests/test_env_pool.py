@@ -31,8 +31,8 @@ ENDLESS = ';'.join(f"cp('d', 'e{i}');mv('e{i}', 'd')" for i in range(24))
 
 @pytest.fixture(scope='module')
 def pools():
-  """With one and with two processes; nobody closes them."""
-  with env_pool.EnvPool(1, 1.0) as one, env_pool.EnvPool(2, 1.0) as two:
+  """With one and with two processes."""
+  with env_pool.EnvPool(1) as one, env_pool.EnvPool(2) as two:
     yield one, two
 
 
@@ -65,13 +65,12 @@ def same(one, other):
 
 
 def test_rollouts_are_the_same_with_0_1_and_2_processes(pools):
-  """Ground truths of real tasks with silence, errors and a hang mixed in."""
-  tasks = scripted.sound_tasks()[::57]
-  assert len(tasks) > 10
-  odd = ['', 'pwd(', f'{ENDLESS};du();pwd()', "cd('x');nothing()", 'pwd()']
+  """Ground truths of real tasks, silence, parse errors and wrong calls."""
+  tasks = [t for t in scripted.sound_tasks() if t.category != 'long_context']
+  odd = ['', 'pwd(', "cd('x');nothing()", 'pwd()']
   jobs = [
       rollout.Job(task, sample, uid=2 * i + sample)
-      for i, task in enumerate([files(('pwd()',), ('ls()',)), *tasks])
+      for i, task in enumerate([files(('pwd()',), ('ls()',)), *tasks[::80]])
       for sample in range(2)
   ]
 
@@ -83,16 +82,32 @@ def test_rollouts_are_the_same_with_0_1_and_2_processes(pools):
     return scripted.spoken(said[number] if number < len(said) else '')
 
   found = [
-      play(environments, jobs, say, call_timeout_s=0.5)
+      play(environments, jobs, say, call_timeout_s=20.0)  # also when loaded
       for environments in (env_pool.InProcess(), *pools)
   ]
-  statuses = {t.status for t in found[0]}
-  assert statuses >= {Status.DONE, Status.ENV_TIMEOUT}
-  assert len({t.progress for t in found[0]}) > 3
+  assert len(jobs) > 12 and len({t.progress for t in found[0]}) > 3
   for other in found[1:]:
     for a, b in zip(found[0], other, strict=True):
       same(a, b)
   assert all(not worker.live for pool in pools for worker in pool._workers)
+
+
+def test_a_hang_that_the_alarm_stops_is_the_same(pools):
+  """The process lives on, and so do its other episodes."""
+  jobs = [rollout.Job(files(('pwd()',), ()), i, i) for i in range(2)]
+  hang = f'{ENDLESS};du();pwd()'
+  say = lambda uid, number, row: scripted.spoken(
+      ['pwd()', '' if uid else hang, ''][number]
+  )
+  found = [
+      play(environments, jobs, say, call_timeout_s=1.0)
+      for environments in (env_pool.InProcess(), *pools)
+  ]
+  assert [t.status for t in found[0]] == [Status.ENV_TIMEOUT, Status.DONE]
+  for other in found[1:]:
+    for a, b in zip(found[0], other, strict=True):
+      same(a, b)
+  assert [pool.num_restarts for pool in pools] == [0, 0]
 
 
 def test_an_episode_looks_the_same(pools):
@@ -136,6 +151,7 @@ def test_an_idle_process_that_is_killed_costs_nothing(caplog):
   """Its episodes are played again: both are still in folder d."""
   def kill(pool):
     os.kill(pool.pids[0], signal.SIGKILL)
+    pool._workers[0].process.wait()  # until then it may still be sent to
 
   with env_pool.EnvPool(2) as pool:
     expected = two_rounds(env_pool.InProcess(), lambda pool: None)
@@ -197,22 +213,26 @@ def test_a_stopped_process_is_replaced_after_the_grace():
 
 
 def test_an_endless_c_operation_in_a_rollout(tmp_path, monkeypatch):
-  """9 ** (9 ** 9) takes minutes in which Python looks at no signal.
+  """No alarm gets into it, as into power(9, 200000000) of older Pythons.
 
-  Simulators refuse it now (see _refuse_endless); a process that does not
-  stands for the next such call that nobody thought of.
+  What is known of that kind is refused (simulators._refuse_endless); du()
+  stands for the next one that nobody thought of.
   """
   (tmp_path / 'sitecustomize.py').write_text(
+      'import signal, time\n'
       'import rods_jax.host.simulators as s\n'
-      's._refuse_endless = lambda *args: None\n'
+      'def hang(name, *args):\n'
+      "  if name == 'du':\n"
+      '    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n'
+      '    time.sleep(600)\n'
+      's._refuse_endless = hang\n'
   )
   monkeypatch.setenv('PYTHONPATH', f'{tmp_path}:{ROOT}')
-  task = dataclasses.replace(files(('pwd()',), ()), classes=(
-      'GorillaFileSystem', 'MathAPI'))
+  task = files(('pwd()',), ())
   messages = [
       ['pwd()', '', ''],
-      ['pwd()', 'power(base=9, exponent=387420489)', '', ''],
-      ['pwd()', '', 'power(base=2, exponent=5)', ''],
+      ['pwd()', 'du()', '', ''],
+      ['pwd()', '', 'ls()', ''],
   ]
   say = lambda uid, number, row: scripted.spoken(messages[uid][number])
   jobs = [rollout.Job(task, i, i) for i in range(3)]
@@ -264,8 +284,8 @@ def test_a_process_that_always_dies_ends_the_run(monkeypatch, tmp_path):
   )
   monkeypatch.setenv('PYTHONPATH', f'{tmp_path}:{ROOT}')
   with env_pool.EnvPool(1) as pool:
-    with pytest.raises(errors.UserError, match='ended 10 times in a row'):
-      for _ in range(20):
+    with pytest.raises(errors.UserError, match='ended 5 times in a row'):
+      for _ in range(9):
         pool.start(files(('pwd()',)), LIMITS).end_turn()
 
 

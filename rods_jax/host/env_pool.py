@@ -28,7 +28,7 @@ Batch = Sequence[tuple[env.Book, Sequence[Call]]]
 _GRACE_S = 5.0  # beyond a call's limit: the alarm inside comes first
 # A ground truth is played at an episode's start, each call within 5 seconds.
 _REPLAY_S = 60.0
-_MAX_LOST = 10  # processes in a row that ended before they answered
+_MAX_LOST = 5  # processes in a row that ended before they answered
 
 
 class Environments(Protocol):

@@ -145,6 +145,11 @@ def pack_supervised(
   return _pack(made, buckets, microbatch_rows, capacity, pad_id)
 
 
+def num_rows(packed: Packed) -> int:
+  """Rows that are computed: not those left out, nor what fills a batch."""
+  return sum(int((bucket.rows >= 0).sum()) for bucket in packed.buckets)
+
+
 def unpack(
     packed: Packed, values: Sequence[np.ndarray]
 ) -> dict[int, np.ndarray]:
