@@ -48,6 +48,11 @@ def run(episode, text):
   return result
 
 
+def run_all(episode, text):
+  """The results of several calls in one message."""
+  return episode.execute(tool_calls.parse(text))
+
+
 def start(*classes, **kwargs):
   return env.Episode(make(*classes, **kwargs))
 

@@ -12,6 +12,7 @@ by the round budget, and calls of withheld tools.
 import collections
 from typing import Any, Mapping, Sequence
 
+from rods_jax.host import differences
 from rods_jax.types import TurnScore
 
 NO_CALL = 'no call'
@@ -53,6 +54,13 @@ def score_turn(
     state_ok = response_ok = quiet
   else:
     difference = state_difference(instances, expected_state)
+    if difference:
+      class_name, _, attribute = difference.partition('.')
+      difference = differences.describe(
+          difference,
+          getattr(instances[class_name], attribute),
+          expected_state[class_name][attribute],
+      )
     missing = missing_results(expected_results, seen)
     state_ok, response_ok = not difference, not missing
     reason = _reason(difference, missing, num_executed)
@@ -78,12 +86,7 @@ def state_difference(
   """The first attribute that differs, as 'Class.attribute'; '' if none."""
   for class_name, attributes in expected_state.items():
     for name, value in attributes.items():
-      try:
-        differs = getattr(instances[class_name], name) != value
-      except RecursionError:
-        # A directory copied into itself contains itself; no ground truth does.
-        differs = True
-      if differs:
+      if differences.differs(getattr(instances[class_name], name), value):
         return f'{class_name}.{name}'
   return ''
 
