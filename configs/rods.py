@@ -53,7 +53,9 @@ def _default() -> ml_collections.ConfigDict:
   model.qk_norm = True  # RMSNorm on queries and keys
   model.previous_token = True  # inputs know the token before; copies sooner
   model.dtype = 'float32'  # of activations; parameters are float32
-  model.remat = 'none'  # 'none' or 'full'
+  # What the backward pass computes again: 'none', 'dots', 'attention', 'full'.
+  model.remat = 'none'
+  model.scan_layers = False  # True compiles one layer; slower on CPU
   # 'embedded', 'random', a .safetensors file, or the folder of another run.
   model.init_from = 'embedded'
 
@@ -100,6 +102,7 @@ def _default() -> ml_collections.ConfigDict:
   grpo.weight_decay = 0.0
   grpo.microbatch_rows = 4  # rows per forward and backward pass
   grpo.length_buckets = (256, 384, 512, 768)  # rows are padded to these
+  grpo.logprob_chunk = 0  # targets of a row with logits at once; 0: all
   grpo.max_nonfinite = 3  # skipped updates in a row before the run fails
 
   # The capability boundary, in mean progress reward of a group.

@@ -29,6 +29,7 @@ import safetensors
 
 from rods_jax import huggingface_config
 from rods_jax.device import model
+from rods_jax.device import stacking
 from rods_jax.errors import UserError
 
 # For each axis of the folder's tensor the axes of ours that it joins.
@@ -121,10 +122,22 @@ class _Tensor:
     return np.ascontiguousarray(joined)
 
 
-def _tensors(params: Any) -> list[tuple[_Tensor, nnx.Variable]]:
-  """Each parameter of the decoder with its place in the folder."""
+def _tensors(params: Any) -> list[tuple[list[_Tensor], nnx.Variable]]:
+  """Each parameter of the decoder with its place in the folder.
+
+  A parameter of stacked layers stands there as one tensor for each layer.
+  """
   found = []
   for path, variable in nnx.to_flat_state(params):
+    shape = tuple(variable.get_value().shape)
+    if stacking.is_stacked_path(path):
+      name, groups = _LAYER['.'.join(path[1:])]
+      made = [
+          _Tensor(f'model.layers.{layer}.{name}', groups, shape[1:])
+          for layer in range(shape[0])
+      ]
+      found.append((made, variable))
+      continue
     if path[0] == 'blocks':
       name, groups = _LAYER['.'.join(path[2:])]
       name = f'model.layers.{path[1]}.{name}'
@@ -135,9 +148,21 @@ def _tensors(params: Any) -> list[tuple[_Tensor, nnx.Variable]]:
       )
     else:
       name, groups = _TOP[path[0]]
-    shape = tuple(variable.get_value().shape)
-    found.append((_Tensor(name, groups, shape), variable))
+    found.append(([_Tensor(name, groups, shape)], variable))
   return found
+
+
+def _read(
+    tensors: Sequence[_Tensor],
+    sources: Mapping[str, Any],
+    stacked: bool,
+    index: Sequence[slice],
+) -> np.ndarray:
+  """The part `index` of one parameter."""
+  if not stacked:
+    return tensors[0].read(sources[tensors[0].name], index)
+  wanted = tensors[index[0]]
+  return np.stack([t.read(sources[t.name], index[1:]) for t in wanted])
 
 
 def load(folder: pathlib.Path, abstract: Any) -> Any:
@@ -155,12 +180,12 @@ def load(folder: pathlib.Path, abstract: Any) -> Any:
   loaded = []
   with contextlib.ExitStack() as stack:
     sources = _open(folder, stack)
-    _check(folder, [tensor for tensor, _ in tensors], sources)
-    for tensor, variable in tensors:
-      read = functools.partial(tensor.read, sources[tensor.name])
-      array = jax.make_array_from_callback(
-          tensor.shape, variable.get_value().sharding, read
-      )
+    _check(folder, [t for made, _ in tensors for t in made], sources)
+    for made, variable in tensors:
+      value = variable.get_value()
+      stacked = value.ndim > len(made[0].shape)
+      read = functools.partial(_read, made, sources, stacked)
+      array = jax.make_array_from_callback(value.shape, value.sharding, read)
       loaded.append(variable.replace(array))
   paths = [path for path, _ in nnx.to_flat_state(abstract)]
   return nnx.from_flat_state(zip(paths, loaded, strict=True))
@@ -273,7 +298,9 @@ def export(
       there is no such dtype.
   """
   raw = huggingface_config.read(source)
-  wanted = huggingface_config.model_config(source, config.dtype, config.remat)
+  wanted = huggingface_config.model_config(
+      source, config.dtype, config.remat, config.scan_layers
+  )
   if wanted != config:
     raise UserError(f'{source} is of another model than the one to export.')
   dtype = dtype or raw.get('dtype') or raw.get('torch_dtype') or 'float32'
@@ -319,7 +346,7 @@ def _write(file: pathlib.Path | None, params: Any, dtype: str) -> None:
   """
   codes = {name: code for code, name in _DTYPES.items()}
   header, end = {'__metadata__': {'format': 'pt'}}, 0
-  for tensor, _ in _tensors(params):
+  for tensor in (t for made, _ in _tensors(params) for t in made):
     start, size = end, jnp.dtype(dtype).itemsize
     end = start + size * math.prod(tensor.shape)
     header[tensor.name] = {
@@ -332,10 +359,13 @@ def _write(file: pathlib.Path | None, params: Any, dtype: str) -> None:
   with file.open('wb') if file else contextlib.nullcontext() as out:
     if out:
       out.write(len(text).to_bytes(8, 'little') + text)
-    for tensor, variable in _tensors(params):
-      value = _gather(variable.get_value().astype(dtype))
-      if out:
-        out.write(tensor.write(value).tobytes())
+    for made, variable in _tensors(params):
+      value = variable.get_value()
+      stacked = value.ndim > len(made[0].shape)
+      for layer, tensor in enumerate(made):
+        part = _gather((value[layer] if stacked else value).astype(dtype))
+        if out:
+          out.write(tensor.write(part).tobytes())
 
 
 def _gather(array: jax.Array) -> np.ndarray:

@@ -130,6 +130,7 @@ class Run:
             normalize_advantage=grpo.normalize_advantage,
             temperature=config.rollout.temperature,
         ),
+        chunk=grpo.logprob_chunk or None,
         state_shardings=jax.tree.map(lambda x: x.sharding, self.state),
         mesh=policy.mesh,
     )

@@ -146,9 +146,11 @@ def play(run: run_lib.Run, ids: np.ndarray) -> rollout.Result:
       for k, i in enumerate(ids)
       for sample in range(r.group_size)
   ]
-  return rollout.rollout(
+  result = rollout.rollout(
       jobs, run.engine, run.policy.fmt, run.budgets, position.step
   )
+  run.engine.release()
+  return result
 
 
 def update_policy(

@@ -18,6 +18,7 @@ from rods_jax import errors
 from rods_jax import rng
 from rods_jax import sharding
 from rods_jax.device import model
+from rods_jax.device import stacking
 
 EMBEDDED = build.ASSETS / 'policy.safetensors'
 
@@ -35,6 +36,7 @@ def names(params: Any) -> list[str]:
 
 def save(path: pathlib.Path, params: Any, metadata: Mapping[str, str]) -> None:
   """Writes bfloat16 tensors, half the size of float32."""
+  params = stacking.unstack(params)  # layers are apart in every file
   leaves = [jnp.asarray(x, jnp.bfloat16) for x in jax.tree.leaves(params)]
   tensors = dict(zip(names(params), leaves, strict=True))
   partial = path.with_suffix('.partial')
@@ -55,7 +57,8 @@ def load(path: pathlib.Path, abstract: Any) -> Any:
     raise errors.UserError(
         f'Cannot read the policy in {path}: {error}'
     ) from error
-  wanted = dict(zip(names(abstract), jax.tree.leaves(abstract), strict=True))
+  apart = jax.eval_shape(stacking.unstack, abstract)
+  wanted = dict(zip(names(apart), jax.tree.leaves(apart), strict=True))
   for name in sorted(wanted.keys() ^ tensors.keys()):
     where = 'lacks' if name in wanted else 'has an unknown'
     raise errors.UserError(
@@ -69,7 +72,8 @@ def load(path: pathlib.Path, abstract: Any) -> Any:
           f'config.model asks for {leaf.shape}.'
       )
   leaves = [tensors[name].astype(jnp.float32) for name in wanted]
-  return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
+  params = jax.tree.unflatten(jax.tree.structure(apart), leaves)
+  return stacking.stack(params) if stacking.is_stacked(abstract) else params
 
 
 def origin(
@@ -81,7 +85,8 @@ def origin(
   """
   data = config.data
   shape = dataclasses.asdict(policy.config)
-  del shape['dtype'], shape['remat']  # another run may choose others
+  for name in ('dtype', 'remat', 'scan_layers'):
+    del shape[name]  # another run may choose others
   if shape['rope_scaling'] is None:
     del shape['rope_scaling']  # files from before it was there lack it
   found = {

@@ -84,6 +84,7 @@ BAD = {
     'grpo.weight_decay': -0.1,
     'grpo.microbatch_rows': 0,
     'grpo.length_buckets': (1024, 1024),
+    'grpo.logprob_chunk': -1,
     'grpo.max_nonfinite': 0,
     'boundary.hard_below': 0.0,
     'boundary.mastered_above': 1.0,

@@ -35,6 +35,31 @@ class Segment(NamedTuple):
 Cache = list[list[Segment]]  # [layer][segment]
 
 
+def empty(
+    num_layers: int,
+    shape: tuple[int, int, int],
+    buckets: Sequence[int],
+    dtype: str,
+    device: jax.sharding.Sharding | None,
+) -> Cache:
+  """A cache of zeros.
+
+  Args:
+    num_layers: layers.
+    shape: (B, K, P).
+    buckets: where the segments end, rising.
+    dtype: of keys and values.
+    device: where each array lives.
+  """
+  b, k, p = shape
+  zeros = functools.partial(jnp.zeros, dtype=dtype, device=device)
+  sizes = [end - start for start, end in zip((0, *buckets), buckets)]
+  return [
+      [Segment(zeros((b, k, p, s)), zeros((b, k, s, p))) for s in sizes]
+      for _ in range(num_layers)
+  ]
+
+
 class _Partial(NamedTuple):
   """Attention over part of the positions, before it is normalized."""
 

@@ -20,6 +20,7 @@ import optax
 
 from rods_jax.batch import Batch, Bucket, Packed
 from rods_jax.device import advantages as advantages_lib
+from rods_jax.device import axes
 from rods_jax.device import logprobs as logprobs_lib
 from rods_jax.device import losses
 from rods_jax.device import masked
@@ -247,11 +248,16 @@ def _jit(step, state_shardings, mesh, *more_shardings):
   """jit with the state donated, and shardings fixed where they are given."""
   if mesh is None or state_shardings is None:
     return jax.jit(step, donate_argnums=0)
+
+  def placed(*args):
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+      return step(*args)
+
   batch = batch_shardings(mesh)
   if not more_shardings:
     batch = batch.packed
   return jax.jit(
-      step,
+      placed,
       donate_argnums=0,
       in_shardings=(state_shardings, *more_shardings, batch),
       out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
@@ -281,7 +287,12 @@ def _scorer(graphdef, micro: Bucket, temperature: float, chunk: int | None):
 
 def _accumulate(loss, params, packed: Packed):
   """Sums of gradients and of Sums over all microbatches that are in use."""
-  carry = jax.tree.map(jnp.zeros_like, params), losses.Sums.zero()
+  names = model.logical_axes(params)
+  place = lambda tree: jax.tree.map(
+      lambda x, axis_names: axes.constrain(x, *axis_names), tree, names
+  )
+  zeros = place(jax.tree.map(jnp.zeros_like, params))
+  carry = zeros, losses.Sums.zero()
   for bucket, count in zip(packed.buckets, packed.counts):
 
     def body(i, carry, bucket=bucket):
@@ -289,7 +300,8 @@ def _accumulate(loss, params, packed: Packed):
       added, more = jax.grad(loss, has_aux=True)(
           params, _microbatch(bucket, i)
       )
-      return jax.tree.map(jnp.add, grads, added), sums.merge(more)
+      grads = jax.tree.map(jnp.add, grads, place(added))
+      return grads, sums.merge(more)
 
     carry = jax.lax.fori_loop(0, count, body, carry)
   return carry
