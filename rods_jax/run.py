@@ -3,10 +3,12 @@
 import contextlib
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, Callable
 
+from flax import nnx
 import jax
 import ml_collections
+import optax
 
 from rods_jax import build
 from rods_jax import checkpoint
@@ -103,36 +105,20 @@ class Run:
 
   def _build_update(self) -> None:
     config, policy = self.config, self.policy
-    grpo = config.grpo
-    optimizer = update.make_optimizer(
-        grpo.learning_rate,
-        grpo.warmup_steps,
-        grpo.grad_clip,
-        grpo.weight_decay,
-    )
+    optimizer = make_optimizer(config)
     params = weights.initial_params(config, policy)
     self.ref_params = None
-    if grpo.kl_coef > 0:  # the update donates params, so this is a copy
+    if config.grpo.kl_coef > 0:  # the update donates params, so this is a copy
       self.ref_params = jax.tree.map(lambda x: x.copy(), params)
     self.state = update.init_state(
         params, optimizer, self.exchange.capacity, policy.mesh
     )
-    self.update_fn = update.make_update_fn(
+    self.update_fn = make_update(
+        config,
         policy.graphdef,
         optimizer,
-        update.GrpoConfig(
-            clip_low=grpo.clip_low,
-            clip_high=grpo.clip_high,
-            dual_clip=grpo.dual_clip,
-            kl_coef=grpo.kl_coef,
-            entropy_coef=grpo.entropy_coef,
-            aggregation=grpo.aggregation,
-            normalize_advantage=grpo.normalize_advantage,
-            temperature=config.rollout.temperature,
-        ),
-        chunk=grpo.logprob_chunk or None,
-        state_shardings=jax.tree.map(lambda x: x.sharding, self.state),
-        mesh=policy.mesh,
+        jax.tree.map(lambda x: x.sharding, self.state),
+        policy.mesh,
     )
 
   def _restore(self) -> None:
@@ -184,6 +170,47 @@ class Run:
   def __exit__(self, *exc_info) -> None:
     with workdir_lib.writable(self.workdir):
       self._cleanup.close()
+
+
+def make_optimizer(
+    config: ml_collections.ConfigDict,
+) -> optax.GradientTransformation:
+  """The optimizer of the update."""
+  grpo = config.grpo
+  return update.make_optimizer(
+      grpo.learning_rate,
+      grpo.warmup_steps,
+      grpo.grad_clip,
+      grpo.weight_decay,
+  )
+
+
+def make_update(
+    config: ml_collections.ConfigDict,
+    graphdef: nnx.GraphDef,
+    optimizer: optax.GradientTransformation,
+    state_shardings: update.TrainState,
+    mesh: jax.sharding.Mesh,
+) -> Callable[..., Any]:
+  """The GRPO update of device/update.py with this run's options."""
+  grpo = config.grpo
+  return update.make_update_fn(
+      graphdef,
+      optimizer,
+      update.GrpoConfig(
+          clip_low=grpo.clip_low,
+          clip_high=grpo.clip_high,
+          dual_clip=grpo.dual_clip,
+          kl_coef=grpo.kl_coef,
+          entropy_coef=grpo.entropy_coef,
+          aggregation=grpo.aggregation,
+          normalize_advantage=grpo.normalize_advantage,
+          temperature=config.rollout.temperature,
+      ),
+      chunk=grpo.logprob_chunk or None,
+      state_shardings=state_shardings,
+      mesh=mesh,
+  )
 
 
 def pool_configs(

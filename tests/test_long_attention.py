@@ -52,4 +52,4 @@ def test_long_rows_take_this_path_and_keep_no_scores():
   total = lambda *x: layers.causal_attention(*x).sum()
   text = str(jax.make_jaxpr(jax.grad(total, (0, 1, 2)))(*shapes))
   assert f'{t},{t}]' not in text and 'scan[' in text
-  assert f'512,{t}]' in text  # two heads of a block of 256 see all keys
+  assert f'256,{t}]' in text  # two heads of a block of 128 see all keys

@@ -22,6 +22,11 @@ RULES: dict[str, tuple[str, ...]] = {
     'sequence': ('tensor',),
     'layers': (),
     'vocab': ('tensor',),
+    # Of logits in training: all devices that share a replica of the parameters
+    # share the vocabulary, so that the wide matrix stays where it is and only
+    # activations and their gradients travel.
+    'replica': ('data',),
+    'spread_vocab': ('tensor', 'fsdp'),
     'embed': ('fsdp',),
     'heads': ('tensor',),
     'kv_heads': ('tensor',),

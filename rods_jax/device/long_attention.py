@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 KEPT = 'attention'  # what a remat policy knows the results by
-BLOCK = 256
+BLOCK = 128
 _GROUPS = 8
 _MASKED = -1e30  # finite, as in cache.py
 

@@ -228,10 +228,27 @@ class Decoder(nnx.Module):
     """float32 logits."""
     if self.config.tie_embeddings:
       return layers.tied_logits(x, _weight(self.embedding, x.dtype))
-    weight = _weight(self.head, x.dtype)
-    return jnp.einsum(
-        '...d,dv->...v', x, weight, preferred_element_type=jnp.float32
-    )
+    return _product(x, _weight(self.head, x.dtype))
+
+  def spread_logits(self, x: Float[Array, 'B K D']) -> Float[Array, 'B K V']:
+    """`logits` in training: see 'spread_vocab' in axes.py."""
+    x = axes.constrain(x, 'replica', None, None)
+    if self.config.tie_embeddings:
+      weight = self.embedding[...].astype(x.dtype)
+      weight = axes.constrain(weight, 'spread_vocab', None)
+      out = layers.tied_logits(x, weight)
+    else:
+      weight = self.head[...].astype(x.dtype)
+      out = _product(x, axes.constrain(weight, None, 'spread_vocab'))
+    return axes.constrain(out, 'replica', None, 'spread_vocab')
+
+
+def _product(
+    x: Float[Array, '... D'], head: Float[Array, 'D V']
+) -> Float[Array, '... V']:
+  return jnp.einsum(
+      '...d,dv->...v', x, head, preferred_element_type=jnp.float32
+  )
 
 
 def _start_copying(decoder: Decoder, rngs: nnx.Rngs) -> None:
@@ -335,8 +352,11 @@ def shift(
 def logits(
     graphdef: nnx.GraphDef, params: Any, hidden: Float[Array, '... D']
 ) -> Float[Array, '... V']:
-  """float32 logits of activations."""
-  return nnx.merge(graphdef, params).logits(hidden)
+  """float32 logits of activations. The training path."""
+  decoder = nnx.merge(graphdef, params)
+  if hidden.ndim == 3:
+    return decoder.spread_logits(hidden)
+  return decoder.logits(hidden)
 
 
 def logical_axes(params: Any) -> Any:
