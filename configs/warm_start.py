@@ -2,8 +2,8 @@
 
 Command:  python main.py --config=configs/warm_start.py
 Hardware: 2 CPU cores, about 15 minutes, 3 GB of memory.
-Numbers:  cross-entropy per call token falls from 8 to about 0.35 nats; greedy
-          progress on held-out variants 0.28, on held-out scenarios 0.10.
+Numbers:  greedy progress on held-out variants of all training tasks 0.46, on
+          held-out scenarios 0.10.
 
 The tokenizer and the policy are made from executed variants of training
 scenarios only, with the same split as configs/rods.py.
@@ -19,15 +19,19 @@ def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict(rods.get_config().to_dict())
   c.model.init_from = 'random'
   c.data.num_seed_tasks = 0  # variants of every training task
+  # What is imitated need not have its seed's structure; the gate takes time.
+  c.synthesis.max_profile_distance = 1.0
 
   c.warm_start = warm = ml_collections.ConfigDict()
   warm.vocab_size = 4096
-  warm.num_steps = 1400
+  warm.num_steps = 1200
   warm.rows_per_step = 8
   warm.learning_rate = 2e-3
   warm.warmup_steps = 30
   warm.microbatch_rows = 4
   warm.tokenizer_variants = 4  # variants per task that the merges come from
+  warm.second_share = 0.5  # variants that are variants of variants
+  warm.rename_share = 0.5  # rows whose copied tokens are renamed by chance
   warm.log_every = 20
   warm.output = 'rods_jax/assets'  # where tokenizer and policy are written
   return c.lock()

@@ -130,6 +130,7 @@ _RULES: dict[str, Rule] = {
     'synthesis.enabled': _SWITCH,
     'synthesis.attempts': _COUNT,
     'synthesis.timeout_s': _POSITIVE,
+    'synthesis.max_profile_distance': _SHARE,
     'train.num_epochs': _COUNT,
     'train.checkpoint_every_epochs': _COUNT,
     'train.keep_checkpoints': _COUNT,
@@ -147,6 +148,8 @@ _WARM_START_RULES: dict[str, Rule] = {
     'warm_start.warmup_steps': _NOT_NEGATIVE,
     'warm_start.microbatch_rows': _COUNT,
     'warm_start.tokenizer_variants': _COUNT,
+    'warm_start.second_share': _SHARE,
+    'warm_start.rename_share': _SHARE,
     'warm_start.log_every': _COUNT,
     'warm_start.output': _NAME,
 }

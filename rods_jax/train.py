@@ -256,6 +256,7 @@ def _request(run: run_lib.Run, epoch: int) -> None:
       rng_seed=run.config.rng_seed,
       attempts=run.config.synthesis.attempts,
       forbidden=run.pool.hashes(),
+      max_profile_distance=run.config.synthesis.max_profile_distance,
   )
   if epoch + 1 < run.config.train.num_epochs:
     run.submit_pending()

@@ -9,6 +9,7 @@ Held-out scenarios give no text, no tokens and no gradient.
 """
 
 from collections.abc import Iterator, Sequence
+import functools
 import pathlib
 import time
 
@@ -27,6 +28,7 @@ from rods_jax.device import update
 from rods_jax.host import bfcl
 from rods_jax.host import demonstrate
 from rods_jax.host import packing
+from rods_jax.host import renaming
 from rods_jax.host import tokenizer as tokenizer_lib
 from rods_jax.host.synthesis import pipeline
 from rods_jax.metrics import MetricsWriter
@@ -63,14 +65,22 @@ def variants(
 ) -> Iterator[types.Task]:
   """Endless executed variants: each pass visits every seed once, shuffled.
 
-  None of them is a held-out variant of any evaluation.
+  A share of them is varied once more: a variant never has a value of its seed,
+  but its own variants may, so no value is left out. None of them is a held-out
+  variant of any evaluation.
   """
+  make = functools.partial(
+      pipeline.make_variant,
+      attempts=config.synthesis.attempts,
+      max_profile_distance=config.synthesis.max_profile_distance,
+  )
   for epoch in range(2**31):
     random = rng.host(config.rng_seed, name, epoch)
     for i in random.permutation(len(seeds)):
-      made = pipeline.make_variant(
-          seeds[i], random, config.synthesis.attempts
-      )
+      made = make(seeds[i], random)
+      if random.random() < config.warm_start.second_share:
+        if isinstance(made, types.Task):
+          made = make(made, random)
       if isinstance(made, types.Task):
         yield made
 
@@ -133,8 +143,16 @@ def fit(config, policy: build.Policy, seeds, writer: MetricsWriter):
 def rows(
     config, policy: build.Policy, seeds: Sequence[types.Task]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Demonstrations of variants; longer ones than the context are left out."""
+  """Demonstrations of variants, a share of them renamed.
+
+  Longer ones than the context are left out.
+  """
+  renamer = renaming.Renamer(policy.tokenizer)
+  random = rng.host(config.rng_seed, 'rename')
   for task in variants(config, seeds, 'warm_start'):
     shown = demonstrate.demonstrate(task, policy.fmt)
-    if len(shown.tokens) <= config.rollout.cache_buckets[-1]:
-      yield shown.tokens, shown.loss_mask
+    if len(shown.tokens) > config.rollout.cache_buckets[-1]:
+      continue
+    if random.random() < config.warm_start.rename_share:
+      shown = renamer(shown, random)
+    yield shown.tokens, shown.loss_mask

@@ -96,15 +96,15 @@ def test_evaluation_variants_are_of_seeds_and_of_the_evaluations_side():
 
 
 def test_a_cut_takes_every_seed_once_before_any_twice():
-  """4 varied seeds of 6, 5 variants wanted: 3 made of each, 1 or 2 kept.
+  """6 varied seeds, 7 variants wanted: 3 made of each, 1 or 2 kept.
 
   A cut by chance alone would leave some seeds out.
   """
-  config = config_with(eval__num_variants=5)
+  config = config_with(eval__num_variants=7)
   variants = evaluation_sets(config)['heldout_variants']
   count = collections.Counter(v.parent for v in variants)
-  assert len(variants) == 5
-  assert sorted(count.values()) == [1, 1, 1, 2]
+  assert len(variants) == 7
+  assert sorted(count.values()) == [1, 1, 1, 1, 1, 2]
 
 
 @pytest.mark.parametrize('name', ['num_variants', 'num_heldout'])

@@ -53,7 +53,8 @@ def test_a_row_by_hand():
 def test_what_was_sampled_is_never_encoded_again():
   """Sampled letter by letter it stays so; encoding again would merge it."""
   task = files(("touch(file_name='report')",))
-  spelled = [i for c in "touch(file_name='report')" for i in ids(c)]
+  letter = scripted.tokenizer()._backend.token_to_id  # one byte each
+  spelled = [letter(c) for c in "touch(file_name='report')"]
   assert len(ids("touch(file_name='report')")) < len(spelled)
   message = [*spelled, control('<end>')]
   (t,), _ = scripted.play(task, scripted.script(message, ''))

@@ -40,6 +40,24 @@ def test_gates(variant, reason):
   assert rejection.stage == 'critique' and reason in rejection.reason
 
 
+@pytest.mark.parametrize(('limit', 'accepted'), [(0.0, 0), (0.2, 1)])
+def test_the_gate_on_profiles_has_a_threshold(limit, accepted):
+  """The user of base_184 refers to 'the said flight'. Where the booking's id
+  is said instead, two of the five arguments that refer back (two each in
+  turns 1 and 2, one in 5) come from elsewhere, and one of them no longer
+  refers back: 1 of 5 is 0.2."""
+  seed = bfcl.load_tasks(('base',))['multi_turn_base_184']
+  turns = list(seed.turns)
+  turns[1] = dataclasses.replace(
+      turns[1], user=turns[1].user.replace('the said flight', '3426812')
+  )
+  variant = dataclasses.replace(seed, turns=tuple(turns))
+  rejection = critique.review(seed, variant, limit)
+  assert (rejection is None) == accepted
+  if rejection:
+    assert rejection.reason == 'another profile: references'
+
+
 def test_lists_of_more_than_five_items():
   """Positional lists count like named ones."""
   turn = Turn('Average.', ('mean(numbers=[1, 2, 3, 4, 5])',))

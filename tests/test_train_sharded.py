@@ -18,10 +18,12 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 def config(policy: pathlib.Path, **mesh):
   """8 rows in a microbatch and 16 slots: each for 4 parts of the batch.
 
-  One length only, because for 8 devices there is much to compile.
+  One length only, because for 8 devices there is much to compile. Where a draw
+  falls on the border of two tokens, the order of sums decides: seed 0 has one
+  such draw among its thousands, with logprobs that agree to 2e-6; seed 1 none.
   """
   return tiny.run_config(
-      policy, train__num_epochs=1, grpo__microbatch_rows=8,
+      policy, rng_seed=1, train__num_epochs=1, grpo__microbatch_rows=8,
       grpo__length_buckets=(512,), grpo__learning_rate=1e-4,
       rollout__cache_buckets=(512,), eval__before=False,
       **{f'mesh__{name}': size for name, size in mesh.items()},

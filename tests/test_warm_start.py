@@ -78,3 +78,30 @@ def test_its_stream_never_meets_an_evaluation(tmp_path):
     assert not any(pipeline.is_heldout(task) for task in shown)
     assert not {task.scenario for task in shown} & heldout
     assert not {task.content_hash() for task in shown} & evaluated
+
+
+def test_the_share_of_variants_of_variants(tmp_path):
+  """A variant's parent is its seed, unless it is varied once more."""
+  for share, generated in ((0.0, False), (1.0, True)):
+    config = get_config(tmp_path)
+    config.warm_start.second_share = share
+    seeds = build.build_tasks(config).seeds
+    source = warm_start.variants(config, seeds, 'warm_start')
+    parents = [next(source).parent for _ in range(10)]
+    assert {parent.startswith('syn_') for parent in parents} == {generated}
+
+
+def test_the_share_of_renamed_rows(tmp_path):
+  """With every row renamed the calls differ, their lengths do not."""
+  calls = {}
+  for share in (0.0, 1.0):
+    config = get_config(tmp_path)
+    config.warm_start.rename_share = share
+    policy = build.build_policy(config)
+    seeds = build.build_tasks(config).seeds
+    source = warm_start.rows(config, policy, seeds)
+    made = (next(source) for _ in range(10))
+    calls[share] = [tokens[mask] for tokens, mask in made]
+  pairs = list(zip(calls[0.0], calls[1.0]))
+  assert all(len(a) == len(b) for a, b in pairs)
+  assert sum((a != b).any() for a, b in pairs) >= 8

@@ -248,6 +248,20 @@ def parameters(name: str) -> tuple[str, ...]:
 
 
 @functools.cache
+def tool_doc(name: str) -> Mapping[str, Any]:
+  """The documentation of a tool as JSON. Shared: do not change it."""
+  docs = _docs()[owner(name)]
+  return next(doc for doc in docs if doc['name'] == name)
+
+
+@functools.cache
+def parameter_text(name: str, parameter: str) -> str:
+  """All that the documentation says of a parameter; '' if it is not there."""
+  found = tool_doc(name)['parameters']['properties'].get(parameter, {})
+  return json.dumps(found, ensure_ascii=False)
+
+
+@functools.cache
 def simulator(class_name: str) -> type:
   """The simulator class itself."""
   package_folder()

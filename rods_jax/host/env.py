@@ -11,12 +11,11 @@ import copy
 import dataclasses
 from typing import Any, Sequence
 
-from rods_jax.host import bfcl, rewards, simulators, tool_calls
+from rods_jax.host import bfcl, rewards, simulators, task_cache, tool_calls
 from rods_jax.types import Call, Task, TurnScore
 
 public_state = simulators.public_state
 
-_CACHE_SIZE = 2048  # ground truths
 _REPLAY_TIMEOUT_S = 5.0  # per call; a usual one takes 30 microseconds
 
 
@@ -87,23 +86,17 @@ def replay(task: Task) -> GroundTruth:
   Raises:
     ParseError: a ground-truth text is not one call of literals.
   """
-  key = task.content_hash()
-  if key in _cache:
-    _cache.move_to_end(key)
-    return _cache[key]
-  truth, finished = _replay(task)
-  if finished:  # a machine that stood still is no reason to keep a wrong one
-    _cache[key] = truth
-    if len(_cache) > _CACHE_SIZE:
-      _cache.popitem(last=False)
-  return truth
+  return _truths.get(task, _replay)
 
 
-_cache: collections.OrderedDict[str, GroundTruth] = collections.OrderedDict()
+_truths: task_cache.TaskCache[GroundTruth] = task_cache.TaskCache(2048)
 
 
 def _replay(task: Task) -> tuple[GroundTruth, bool]:
-  """The ground truth, and whether no call timed out."""
+  """The ground truth, and whether no call timed out.
+
+  A machine that stood still is no reason to keep a wrong one.
+  """
   world = _world(task)
   offers = offered(task)
   results, states, errors, withheld = [], [], [], []

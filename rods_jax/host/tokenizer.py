@@ -20,11 +20,13 @@ ROLES = ('<system>', '<user>', '<assistant>', '<tool>')
 PAD, END, CUT = '<pad>', '<end>', '<cut>'
 # Opens every word; a private-use character, which no text needs.
 _MARK = '\ue000'
-_WORD = re.compile('[A-Za-z0-9]+(?:[._@/:-][A-Za-z0-9]+)*')
+_JOINTS = '._@/:-'  # inside a word, between letters or digits
+_WORD = re.compile(f'[A-Za-z0-9]+(?:[{_JOINTS}][A-Za-z0-9]+)*')
 # What no merge crosses: 12 is the same token in 12, 12.0 and 12/26.
-_PIECE = f'{_MARK}[A-Za-z0-9]+|[._@/:-][A-Za-z0-9]+'
+_PIECE = f'{_MARK}[A-Za-z0-9]+|[{_JOINTS}][A-Za-z0-9]+'
 _SPACE = re.compile(f'(?<=[A-Za-z0-9]) (?={_MARK})')
 _NO_SPACE = re.compile(f'(?<=[A-Za-z0-9])(?={_MARK})')
+_LITERALS = ('True', 'False', 'None')
 ASSET = pathlib.Path(__file__).parents[1] / 'assets' / 'tokenizer.json'
 
 
@@ -84,6 +86,29 @@ class Tokenizer:
     """Text of the ids as sampled, control tokens by name. Never raises."""
     text = self._backend.decode(list(ids), skip_special_tokens=False)
     return _NO_SPACE.sub(' ', text).replace(_MARK, '')
+
+
+  def kind(self, token_id: int) -> tuple[bool, bool, str] | None:
+    """What a piece of a word has in common with those that could replace it.
+
+    Whether it opens the word, whether it is a number, and what it starts with,
+    if not a letter or a digit. None for control tokens, punctuation, the words
+    of Python's literals, and parts of characters.
+    """
+    piece = self._backend.id_to_token(token_id)
+    if piece in self._controls:
+      return None
+    text = self._backend.decode([token_id], skip_special_tokens=False)
+    word = text.removeprefix(_MARK)
+    body = word.lstrip(_JOINTS)
+    if not (body.isascii() and body.isalnum()) or body in _LITERALS:
+      return None
+    return word != text, body.isdigit(), word[: len(word) - len(body)]
+
+  @functools.cached_property
+  def _controls(self) -> frozenset[str]:
+    added = self._backend.get_added_tokens_decoder()
+    return frozenset(token.content for token in added.values())
 
 
 def _mark(text: str) -> str:

@@ -1,5 +1,5 @@
 """The last gates of a variant: well-formed, solvable, not trivial, its seed's
-equal in structure.
+equal in structure as far as a profile measures it.
 
 'Not trivial' has a short proof instead of two more episodes. The empty policy
 fails the first turn that asks for a call. The policy that repeats the previous
@@ -10,7 +10,7 @@ turn, so it fails the same turn. One turn with a ground truth is enough.
 from typing import Any, Sequence
 
 from rods_jax.host import env, tool_calls
-from rods_jax.host.synthesis import augment
+from rods_jax.host.synthesis import augment, profile, trace
 from rods_jax.host.synthesis.reading import scalars
 from rods_jax.host.synthesis.records import Rejection
 from rods_jax.types import Call, Task
@@ -20,34 +20,29 @@ MAX_STRING = 200  # characters of a generated argument
 MAX_LIST = 5  # items of a generated argument
 
 
-def review(seed: Task, variant: Task) -> Rejection | None:
-  """None for a good variant, else the first gate that it fails."""
-  for gate in (_profile, _offers, _sizes, _texts, _not_trivial):
+def review(
+    seed: Task, variant: Task, max_distance: float = profile.MAX_DISTANCE
+) -> Rejection | None:
+  """None for a good variant, else the first gate that it fails.
+
+  Args:
+    seed: what the variant was made from.
+    variant: executed.
+    max_distance: of their profiles, 0 to 1; the dearest gate, so the last.
+  """
+  for gate in (_offers, _sizes, _texts, _not_trivial):
     reason = gate(seed, variant)
     if reason:
       return Rejection(STAGE, reason)
-  return None
-
-
-def profile(task: Task) -> tuple:
-  """What a variant shares with its seed: the shape of the work.
-
-  Category, classes, number of turns, and per turn with calls the names called.
-  Where an empty turn stands is not part of it.
-  """
-  names = tuple(
-      tuple(_name(text) for text in turn.ground_truth)
-      for turn in task.turns
-      if turn.ground_truth
-  )
-  return task.category, task.classes, len(task.turns), names
+  reason = _profile(seed, variant, max_distance)
+  return Rejection(STAGE, reason) if reason else None
 
 
 def _name(text: str) -> str:
   return text.partition('(')[0]
 
 
-def _profile(seed: Task, variant: Task) -> str:
+def _profile(seed: Task, variant: Task, max_distance: float) -> str:
   if seed.category == 'base' and variant.category in augment.CATEGORIES:
     merged = augment.base_form(variant)
     if isinstance(merged, Rejection):
@@ -55,7 +50,14 @@ def _profile(seed: Task, variant: Task) -> str:
     if len(merged.turns) == len(variant.turns):
       return 'nothing is missing'
     variant = merged
-  return '' if profile(seed) == profile(variant) else 'another profile'
+  if max_distance >= 1:
+    return ''  # nothing is further away
+  found = profile.distance(
+      profile.of(seed), profile.measure(trace.run(variant))
+  )
+  if found.total <= max_distance:
+    return ''
+  return f'another profile: {found.worst}'
 
 
 def _offers(seed: Task, variant: Task) -> str:

@@ -12,7 +12,6 @@ Everything is a function of the seed and a generator, so a request gives the
 same variants in any process.
 """
 
-import collections
 import dataclasses
 import functools
 import re
@@ -21,7 +20,7 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 
 from rods_jax import rng as rng_lib
-from rods_jax.host import tool_calls
+from rods_jax.host import task_cache, tool_calls
 from rods_jax.host.synthesis import (
     augment,
     critique,
@@ -30,6 +29,7 @@ from rods_jax.host.synthesis import (
     execute,
     paraphrase,
     places,
+    profile,
     states,
 )
 from rods_jax.host.synthesis.reading import Reading
@@ -49,7 +49,6 @@ MIN_HELDOUT = 4  # entities that the user says and an evaluation exchanges
 HELDOUT_SHARE = 4  # one in so many contents is for evaluation only
 REWORDINGS = 12  # tries to word a variant for its side of that split
 PROBES = 3  # trials of a slot on its own, before it is used
-_CACHE_SIZE = 1024  # seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +64,7 @@ class Request:
     forbidden: content hashes that must not come again.
     stream: name of the random stream.
     heldout: whether the variants are for evaluation, else for training.
+    max_profile_distance: from a variant to its seed, 0 to 1.
   """
 
   epoch: int
@@ -75,6 +75,7 @@ class Request:
   forbidden: frozenset[str] = frozenset()
   stream: str = 'synthesis'
   heldout: bool = False
+  max_profile_distance: float = profile.MAX_DISTANCE
 
   def to_json(self) -> dict[str, Any]:
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -140,6 +141,7 @@ def make_variant(
     report: Report | None = None,
     heldout: bool = False,
     category: str | None = None,
+    max_profile_distance: float = profile.MAX_DISTANCE,
 ) -> Task | Rejection:
   """One variant of a seed, or the last attempt's rejection.
 
@@ -152,6 +154,7 @@ def make_variant(
     heldout: the side of the `is_heldout` split to make it for.
     category: the seed's, unless another is given: for a base seed one of
       augment.CATEGORIES. Where that cannot be made, it is the seed's again.
+    max_profile_distance: from the variant to its seed, 0 to 1.
   """
   category = category or seed.category
   report = report or Report()
@@ -159,6 +162,8 @@ def make_variant(
   for attempt in range(attempts):
     report.attempts += 1
     result, changed = _attempt(seed, rng, attempt, heldout, category)
+    if isinstance(result, Task):
+      result = critique.review(seed, result, max_profile_distance) or result
     if isinstance(result, Task):
       if result.content_hash() in forbidden:
         result = Rejection('duplicate', 'known already')
@@ -184,8 +189,9 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
       )
       category = seed.category if request.heldout else _category(seed, rng)
       result = make_variant(
-          seed, rng, request.attempts, known, report, request.heldout, category
-      )
+          seed, rng, request.attempts, known, report, request.heldout,
+          category, request.max_profile_distance,
+      )  # pyformat: disable
       if isinstance(result, Rejection):
         report.failed_seeds += 1
         continue
@@ -217,18 +223,12 @@ def heldout_variants(
   return run_request(request)[0]
 
 
-_plans: collections.OrderedDict[str, Plan] = collections.OrderedDict()
+_plans: task_cache.TaskCache[Plan] = task_cache.TaskCache(1024)
 
 
 def plan_of(seed: Task) -> Plan:
   """The seed's plan; cached by content."""
-  key = seed.content_hash()
-  plan = _plans.get(key)
-  if plan is None:
-    plan = _plans[key] = _make_plan(seed)
-    if len(_plans) > _CACHE_SIZE:
-      _plans.popitem(last=False)
-  return plan
+  return _plans.get(seed, lambda seed: (_make_plan(seed), True))
 
 
 def _make_plan(seed: Task) -> Plan:
@@ -263,7 +263,7 @@ def _attempt(
     heldout: bool,
     category: str,
 ) -> tuple[Task | Rejection, int]:
-  """One candidate through all stages, and how many entities it exchanged."""
+  """One candidate up to the critique, and how many entities it exchanged."""
   plan = plan_of(seed)
   slots = plan.writer.slots
   chosen = {
@@ -296,7 +296,7 @@ def _attempt(
   variant = dataclasses.replace(
       variant, task_id=f'syn_{variant.content_hash()}', parent=seed.task_id
   )
-  return critique.review(seed, variant) or variant, changed
+  return variant, changed
 
 
 def _draw(

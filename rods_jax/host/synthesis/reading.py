@@ -142,7 +142,7 @@ class Reading:
     self.arguments = [
         argument
         for i, (t, call) in enumerate(self.calls)
-        for argument in _arguments(t, i, call)
+        for argument in arguments_of(t, i, call)
     ]
     world = new_world(seed, seed.initial_config)
     self.results, self.oks, self.fuel = [], [], []
@@ -255,7 +255,7 @@ def fuel_of(world: simulators.World) -> float | None:
   return None if car is None else car.fuelLevel
 
 
-def _arguments(turn: int, index: int, call: Call) -> Iterator[Argument]:
+def arguments_of(turn: int, index: int, call: Call) -> Iterator[Argument]:
   names = bfcl.parameters(call.name)
   for i, value in enumerate(call.args):
     for path, scalar in scalars(value, ('args', i)):
