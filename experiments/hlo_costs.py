@@ -38,7 +38,7 @@ class _Op:
   Attributes:
     type: of the result.
     code: such as 'convolution'.
-    operands: names, or the literal of a constant.
+    operands: names, or the literal of a constant or parameter.
     attributes: the rest of the line.
   """
 
@@ -46,6 +46,11 @@ class _Op:
   code: str
   operands: tuple[str, ...]
   attributes: str
+
+  @property
+  def index(self) -> int:
+    """Of a parameter."""
+    return int(self.operands[0])
 
 
 def _closing(text: str, start: int) -> int:
@@ -68,7 +73,7 @@ def _parse(line: str) -> tuple[str, _Op] | None:
   open_ = rest.index('(')
   close = _closing(rest, open_)
   inner = rest[open_ + 1 : close - 1]
-  if rest[:open_] == 'constant':
+  if rest[:open_] in ('constant', 'parameter'):
     names = (inner,)
   else:
     names = tuple(re.findall(r'%([\w.\-]+)', inner))
@@ -94,25 +99,25 @@ class Program:
   """A compiled program: `compiled.as_text()`."""
 
   def __init__(self, text: str):
-    self._computations: dict[str, dict[str, _Op]] = {}
-    self._entry = ''
+    self.computations: dict[str, dict[str, _Op]] = {}
+    self.entry = ''
     current: dict[str, _Op] = {}
     for line in text.splitlines():
       head = _HEAD.match(line)
       if head:
-        current = self._computations.setdefault(head[2], {})
-        self._entry = head[2] if head[1] else self._entry
+        current = self.computations.setdefault(head[2], {})
+        self.entry = head[2] if head[1] else self.entry
       elif parsed := _parse(line):
         current[parsed[0]] = parsed[1]
 
   def flops(self) -> float:
     """Of the matrix products that one device computes."""
-    return self._total(self._entry)
+    return self._total(self.entry)
 
   @functools.cache
   def _total(self, name: str) -> float:
     total = 0.0
-    ops = self._computations[name]
+    ops = self.computations[name]
     for op in ops.values():
       if op.code == 'dot':
         total += _dot_flops(op, _dims(ops[op.operands[0]].type))
@@ -121,9 +126,9 @@ class Program:
             op, *(_dims(ops[o].type) for o in op.operands)
         )
       elif op.code == 'conditional':
-        total += max(map(self._total, self._called(op)))
+        total += max(map(self._total, self.called(op)))
       else:
-        total += self._times(op) * sum(map(self._total, self._called(op)))
+        total += self.times(op) * sum(map(self._total, self.called(op)))
     return total
 
   def collectives(self) -> list[dict[str, Any]]:
@@ -132,7 +137,7 @@ class Program:
     Bytes are those of the results on one device, over all executions.
     """
     found: dict[str, tuple[tuple[str, int], int, int]] = {}
-    self._collect(self._entry, 1, found)
+    self._collect(self.entry, 1, found)
     counts: collections.Counter[tuple[str, int]] = collections.Counter()
     sizes: collections.Counter[tuple[str, int]] = collections.Counter()
     for key, times, size in found.values():
@@ -150,7 +155,7 @@ class Program:
     One that runs beside other work stands in each part of that work, under the
     same channel: the outermost occurrence says how often it runs.
     """
-    for label, op in self._computations[name].items():
+    for label, op in self.computations[name].items():
       kind = op.code.removesuffix('-start')
       if kind in _COLLECTIVES:
         channel = re.search(r'channel_id=(\d+)', op.attributes)
@@ -158,10 +163,10 @@ class Program:
         entry = (kind, _group_size(op.attributes)), times, _bytes(op.type)
         found[channel] = min(entry, found.get(channel, entry), key=_executions)
       else:
-        for called in self._called(op):
-          self._collect(called, times * self._times(op), found)
+        for called in self.called(op):
+          self._collect(called, times * self.times(op), found)
 
-  def _called(self, op: _Op) -> list[str]:
+  def called(self, op: _Op) -> list[str]:
     """Computations that run as a part of this instruction."""
     if op.code in ('reduce', 'scatter', 'sort', 'map', 'select-and-scatter',
                    'reduce-window', *_COLLECTIVES, 'all-reduce-start',
@@ -170,9 +175,9 @@ class Program:
     found = _CALLED.findall(op.attributes)
     for group in _BRANCHES.findall(op.attributes):
       found += [name.strip().lstrip('%') for name in group.split(',')]
-    return [name for name in found if name in self._computations]
+    return [name for name in found if name in self.computations]
 
-  def _times(self, op: _Op) -> int:
+  def times(self, op: _Op) -> int:
     """How often the computations that it calls run."""
     if op.code != 'while':
       return 1
@@ -180,7 +185,7 @@ class Program:
     if known:
       return int(known[1])
     name = re.search(r'condition=%?([\w.\-]+)', op.attributes)[1]
-    return self._bound(self._computations[name])
+    return self._bound(self.computations[name])
 
   def _bound(self, ops: dict[str, _Op]) -> int:
     """N where the loop runs while i < N, a constant; else 1."""
@@ -191,7 +196,7 @@ class Program:
     if constants and (compares or last.code == 'fusion'):
       return int(constants[0].operands[0])
     if last.code == 'fusion':
-      return self._bound(self._computations[self._called(last)[0]])
+      return self._bound(self.computations[self.called(last)[0]])
     return 1
 
 

@@ -34,6 +34,17 @@ RULES: dict[str, tuple[str, ...]] = {
 }
 
 
+def is_spread() -> bool:
+  """Whether the surrounding program is laid out over several devices."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return not mesh.empty and mesh.size > 1
+
+
+def partition(*names: str | None) -> PartitionSpec:
+  """What the table says of an array whose dimensions have these names."""
+  return PartitionSpec(*(RULES[name] if name else None for name in names))
+
+
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
   """x, cut along the mesh of the surrounding program as the table says.
 
@@ -41,9 +52,9 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
   that the mesh does not divide is left whole: here it is a matter of speed
   only.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or mesh.size == 1:
+  if not is_spread():
     return x
+  mesh = jax.sharding.get_abstract_mesh()
   parts = []
   for name, size in zip(names, x.shape, strict=True):
     axes = () if name is None else RULES[name]

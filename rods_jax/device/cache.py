@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from rods_jax.device import axes
+
 _MASKED = -1e30  # finite, so that no difference of two scores is NaN
 _TINY = 1e-30  # keeps a row that sees nothing at 0 instead of NaN
 
@@ -192,6 +194,75 @@ def write(
     )
     start += size
   return result
+
+
+def step(
+    segments: Sequence[Segment],
+    q: Float[Array, 'R T H P'],
+    k: Float[Array, 'R T K P'],
+    v: Float[Array, 'R T K P'],
+    positions: Int[Array, 'R T'],
+    slots: Int[Array, 'R'] | None = None,
+) -> tuple[list[Segment], Float[Array, 'R T H P']]:
+  """Stores keys and values of one layer, then attends up to each position.
+
+  Over a mesh each device works on the slots and heads that it holds, and
+  decides for itself what to read: left to the compiler, segments would be
+  gathered from all devices at every token.
+
+  Args:
+    segments: the cache of one layer.
+    q: queries.
+    k: keys of the same tokens.
+    v: their values.
+    positions: of the tokens; -1 stores nothing and sees nothing.
+    slots: slot of each row; None when row i is slot i.
+
+  Returns:
+    The cache and the attention's output.
+  """
+  if not axes.is_spread():
+    return _step(segments, q, k, v, positions, slots)
+  rows = 'batch' if slots is None else None  # any device may hold a lane's slot
+  heads, kv_heads = (
+      axes.partition(rows, None, name, None) for name in ('heads', 'kv_heads')
+  )
+  lanes = axes.partition(rows, None)
+  cache = axes.partition('batch', 'kv_heads', None, None)
+  arguments = (list(segments), q, k, v, positions)
+  specs = (cache, heads, kv_heads, kv_heads, lanes)
+  if slots is None:
+    local = functools.partial(_step, slots=None)
+  else:
+    local, arguments, specs = (
+        _step_of_lanes, (*arguments, slots), (*specs, axes.partition(rows))
+    )
+  return jax.shard_map(
+      local, in_specs=specs, out_specs=(cache, heads), check_vma=False
+  )(*arguments)
+
+
+def _step_of_lanes(segments, q, k, v, positions, slots):
+  """`step` on one device, which holds the slots of some of the lanes."""
+  mesh_axes = axes.RULES['batch']
+  held = segments[0].k.shape[0]
+  local = slots - jax.lax.axis_index(mesh_axes) * held
+  mine = (local >= 0) & (local < held)
+  positions = jnp.where(mine[:, None], positions, -1)
+  segments, out = _step(
+      segments, q, k, v, positions, jnp.where(mine, local, 0)
+  )
+  return segments, jax.lax.psum(out, mesh_axes)  # zeros where nothing is seen
+
+
+def _step(segments, q, k, v, positions, slots):
+  r, t = positions.shape
+  rows = jnp.arange(r) if slots is None else slots
+  flat = lambda x: x.reshape(-1, *x.shape[2:])
+  segments = write(
+      segments, jnp.repeat(rows, t), positions.reshape(-1), flat(k), flat(v)
+  )
+  return segments, attention(q, segments, positions, slots)
 
 
 def copy(

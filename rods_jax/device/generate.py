@@ -111,12 +111,10 @@ def extend(
     cache = list(cache)
 
     def attend(layer, q, k, v):
-      flat = lambda x: x.reshape(-1, *x.shape[2:])
-      cache[layer] = cache_lib.write(
-          cache[layer], jnp.repeat(slots, chunk), positions.reshape(-1),
-          flat(k), flat(v),
+      cache[layer], out = cache_lib.step(
+          cache[layer], q, k, v, positions, slots
       )
-      return cache_lib.attention(q, cache[layer], positions, slots)
+      return out
 
     tokens = jnp.where(valid, tokens, 0)
     decoder.forward(
@@ -204,10 +202,10 @@ def _step(
   cache = list(state.cache)
 
   def attend(layer, q, k, v):
-    cache[layer] = cache_lib.write(
-        cache[layer], rows, position, k[:, 0], v[:, 0]
+    cache[layer], out = cache_lib.step(
+        cache[layer], q, k, v, position[:, None]
     )
-    return cache_lib.attention(q, cache[layer], position[:, None])
+    return out
 
   x = decoder.forward(
       state.pending[:, None],
