@@ -56,6 +56,9 @@ def _default() -> ml_collections.ConfigDict:
   # What the backward pass computes again: 'none', 'dots', 'attention', 'full'.
   model.remat = 'none'
   model.scan_layers = False  # True compiles one layer; slower on CPU
+  model.lora_rank = 0  # of trained adapters on a frozen base; 0: train it all
+  model.lora_alpha = 32.0  # adapters add (lora_alpha / lora_rank) A B
+  model.lora_targets = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')
   # 'embedded', 'random', a .safetensors file, or the folder of another run.
   model.init_from = 'embedded'
 

@@ -39,6 +39,7 @@ from rods_jax import engine as engine_lib
 from rods_jax import run as run_lib
 from rods_jax import settings
 from rods_jax import sharding
+from rods_jax.device import lora
 from rods_jax.device import model
 from rods_jax.device import update
 from rods_jax.host import packing
@@ -90,6 +91,8 @@ def _struct(x, place) -> jax.ShapeDtypeStruct:
 def abstract_state(setup: Setup, optimizer) -> update.TrainState:
   """The state with the layout that update.init_state gives it."""
   params = sharding.abstract_params(setup.model, setup.mesh)
+  if setup.model.lora_rank:
+    params = lora.split(params)[0]
   num_slots = 400 + setup.config.pool.max_generated
   shapes = jax.eval_shape(
       lambda p: update.init_state(p, optimizer, num_slots), params
@@ -132,8 +135,13 @@ def lower_update(setup: Setup) -> Any:
   step = run_lib.make_update(
       setup.config, model.definition(setup.model), optimizer,
       jax.tree.map(lambda x: x.sharding, state), setup.mesh,
+      run_lib.make_base_graphdef(setup.model),
   )
-  ref = state.params if setup.config.grpo.kl_coef > 0 else None
+  ref = None
+  if setup.model.lora_rank:
+    ref = sharding.abstract_params(setup.model.base, setup.mesh)
+  elif setup.config.grpo.kl_coef > 0:
+    ref = state.params
   return step.lower(state, ref, abstract_batch(setup))
 
 

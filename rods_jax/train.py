@@ -140,7 +140,7 @@ def play(run: run_lib.Run, ids: np.ndarray) -> rollout.Result:
   """group_size trajectories of each task, group by group."""
   r, position = run.config.rollout, run.position
   key = rng.device(run.config.rng_seed, 'sample', position.step)
-  run.engine.reset(run.state.params, key, temperature=r.temperature)
+  run.engine.reset(run.params, key, temperature=r.temperature)
   jobs = [
       rollout.Job(run.pool.task(int(i)), sample, k * r.group_size + sample)
       for k, i in enumerate(ids)
@@ -266,7 +266,7 @@ def evaluate_policy(run: run_lib.Run) -> Metrics:
   """Greedy scores of the current policy on both evaluation sets."""
   with run.timer.phase('evaluate'):
     results = evaluate.evaluate_tasks(
-        run.config, run.policy, run.state.params, run.evaluation, run.engine
+        run.config, run.policy, run.params, run.evaluation, run.engine
     )
   evaluate.write(run.workdir, run.position.step, results)
   return evaluate.metrics(results)

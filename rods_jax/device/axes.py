@@ -21,6 +21,7 @@ RULES: dict[str, tuple[str, ...]] = {
     'batch': ('data', 'fsdp'),
     'sequence': ('tensor',),
     'layers': (),
+    'rank': (),
     'vocab': ('tensor',),
     # Of logits in training: all devices that share a replica of the parameters
     # share the vocabulary, so that the wide matrix stays where it is and only

@@ -25,6 +25,8 @@ from jaxtyping import Array, Float, Int
 from rods_jax.device import axes
 from rods_jax.device import layers
 from rods_jax.device import long_attention
+from rods_jax.device import lora
+from rods_jax.device import parameters
 from rods_jax.device import rope
 from rods_jax.device import stacking
 from rods_jax.device.model_config import ModelConfig
@@ -42,23 +44,7 @@ _KEPT = {
 }
 
 
-def _param(rngs, shape, axes, scale=None) -> nnx.Param:
-  """A normal parameter of deviation `scale`; all ones (None) or zeros (0)."""
-  if scale is None:
-    value = jnp.ones(shape, jnp.float32)
-  elif scale == 0:
-    value = jnp.zeros(shape, jnp.float32)
-  else:
-    value = scale * jax.random.normal(rngs.params(), shape, jnp.float32)
-  return nnx.Param(value, logical_axes=axes)
-
-
-def _weight(param: nnx.Param, dtype: Any) -> Array:
-  """A parameter as a layer uses it: cast first, then gathered."""
-  value = param[...].astype(dtype)
-  # A layer of stacked parameters has lost the axis, but not its name.
-  names = param.get_metadata('logical_axes')[-value.ndim :]
-  return axes.constrain(value, *axes.gathered(names))
+_param, _weight = parameters.make, parameters.weight
 
 
 def rms_norm(x: Float[Array, '... n'], weight: Float[Array, 'n'], eps: float):
@@ -90,12 +76,14 @@ class Attention(nnx.Module):
     if c.qk_norm:
       self.q_norm = _param(rngs, (p,), (None,))
       self.k_norm = _param(rngs, (p,), (None,))
+    lora.attach(self, config, rngs, q=1, k=1, v=1, o=2)
 
   def project(self, x: Float[Array, 'B T D'], positions: Int[Array, 'B T']):
     """Rotated queries [B T H P] and keys [B T K P], values [B T K P]."""
     c, dtype = self.config, x.dtype
     q, k, v = (
-        layers.linear(x, _weight(w, dtype)) for w in (self.q, self.k, self.v)
+        lora.linear(self, name, x, _weight(w, dtype))
+        for name, w in (('q', self.q), ('k', self.k), ('v', self.v))
     )
     q = axes.constrain(q, 'batch', None, 'heads', None)
     k, v = (axes.constrain(y, 'batch', None, 'kv_heads', None) for y in (k, v))
@@ -114,7 +102,7 @@ class Attention(nnx.Module):
 
   def output(self, x: Float[Array, 'B T H P']) -> Float[Array, 'B T D']:
     weight = _weight(self.o, x.dtype).reshape(-1, self.config.d_model)
-    return layers.linear(x.reshape(*x.shape[:2], -1), weight)
+    return lora.linear(self, 'o', x.reshape(*x.shape[:2], -1), weight)
 
 
 class Mlp(nnx.Module):
@@ -127,12 +115,13 @@ class Mlp(nnx.Module):
     self.down = _param(
         rngs, (f, d), ('mlp', 'embed'), (2 * config.num_layers * f) ** -0.5
     )
+    lora.attach(self, config, rngs, gate=1, up=1, down=1)
 
   def __call__(self, x: Float[Array, 'B T D']) -> Float[Array, 'B T D']:
-    gate = layers.linear(x, _weight(self.gate, x.dtype))
-    up = layers.linear(x, _weight(self.up, x.dtype))
+    gate = lora.linear(self, 'gate', x, _weight(self.gate, x.dtype))
+    up = lora.linear(self, 'up', x, _weight(self.up, x.dtype))
     inner = axes.constrain(jax.nn.silu(gate) * up, 'batch', None, 'mlp')
-    return layers.linear(inner, _weight(self.down, x.dtype))
+    return lora.linear(self, 'down', inner, _weight(self.down, x.dtype))
 
 
 class Block(nnx.Module):
@@ -287,13 +276,14 @@ def _runner(graphdef, positions, attend, remat: str):
 
 def create(config: ModelConfig, key: jax.Array) -> tuple[nnx.GraphDef, Any]:
   """A randomly initialized decoder: (static definition, float32 parameters)."""
-  return nnx.split(Decoder(config, nnx.Rngs(params=key)))
+  rngs = nnx.Rngs(params=key, adapters=jax.random.fold_in(key, 1))
+  return nnx.split(Decoder(config, rngs))
 
 
 def definition(config: ModelConfig) -> nnx.GraphDef:
   """The static definition alone: no parameter is made."""
   return nnx.graphdef(
-      nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(params=0)))
+      nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(params=0, adapters=1)))
   )
 
 

@@ -5,6 +5,7 @@ import dataclasses
 from rods_jax.device import rope
 
 REMAT = ('none', 'dots', 'attention', 'full')
+LORA_TARGETS = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,10 @@ class ModelConfig:
       all but the products with weights; 'attention': all but the attention of
       rows longer than layers.SHORT; 'full': all.
     scan_layers: stack the parameters of all layers and train with a scan.
+    lora_rank: of the adapters that are trained instead of the rest (lora.py);
+      0: all parameters are trained.
+    lora_alpha: what an adapter adds is scaled by lora_alpha / lora_rank.
+    lora_targets: matrices of each layer that have an adapter.
   """
 
   vocab_size: int
@@ -51,6 +56,16 @@ class ModelConfig:
   dtype: str = 'float32'
   remat: str = 'none'
   scan_layers: bool = False
+  lora_rank: int = 0
+  lora_alpha: float = 32.0
+  lora_targets: tuple[str, ...] = LORA_TARGETS
+
+  @property
+  def base(self) -> 'ModelConfig':
+    """The decoder without adapters."""
+    return dataclasses.replace(
+        self, lora_rank=0, lora_alpha=32.0, lora_targets=LORA_TARGETS
+    )
 
   def __post_init__(self):
     for name in ('vocab_size', 'd_model', 'num_layers', 'num_heads',
@@ -63,6 +78,16 @@ class ModelConfig:
       raise ValueError(
           f'model.num_heads ({self.num_heads}) must be a multiple of '
           f'model.num_kv_heads ({self.num_kv_heads}).'
+      )
+    if self.lora_rank < 0 or not self.lora_alpha > 0:
+      raise ValueError(
+          f'model.lora_rank is {self.lora_rank} and lora_alpha is '
+          f'{self.lora_alpha}; they must be at least 0 and above 0.'
+      )
+    if not self.lora_targets or set(self.lora_targets) - set(LORA_TARGETS):
+      raise ValueError(
+          f'model.lora_targets are {self.lora_targets}; name some of '
+          f'{", ".join(LORA_TARGETS)}.'
       )
     if self.head_dim % 2:
       raise ValueError(f'model.head_dim ({self.head_dim}) must be even.')

@@ -22,6 +22,7 @@ from rods_jax.batch import Batch, Bucket, Packed
 from rods_jax.device import advantages as advantages_lib
 from rods_jax.device import axes
 from rods_jax.device import logprobs as logprobs_lib
+from rods_jax.device import lora
 from rods_jax.device import losses
 from rods_jax.device import masked
 from rods_jax.device import model
@@ -36,7 +37,7 @@ class TrainState:
   """All that changes from step to step; a plain pytree.
 
   Attributes:
-    params: the policy's.
+    params: those that are trained: the policy's, or its adapters (lora.py).
     opt_state: the optimizer's.
     step: int32 [], calls so far, those without a parameter change included.
     nonfinite_in_row: int32 [], calls in a row that were skipped because the
@@ -138,6 +139,7 @@ def make_update_fn(
     config: GrpoConfig,
     *,
     chunk: int | None = None,
+    base_graphdef: Any = None,
     state_shardings: TrainState | None = None,
     mesh: Mesh | None = None,
 ) -> Callable[[TrainState, Any, Batch], tuple[TrainState, Metrics]]:
@@ -151,13 +153,18 @@ def make_update_fn(
     optimizer: of make_optimizer.
     config: the options.
     chunk: see logprobs.token_logprobs.
+    base_graphdef: of the model without adapters where adapters are trained;
+      ref_params are then the base of policy and reference alike.
     state_shardings: where the state lives; with `mesh`, fixes inputs and
       outputs: rows of a microbatch are split over ('data', 'fsdp').
     mesh: the devices.
   """
 
+  adapted = base_graphdef is not None
+  ref_graphdef = base_graphdef if adapted else graphdef
+
   def update(state, ref_params, batch):
-    if config.kl_coef > 0 and ref_params is None:
+    if (config.kl_coef > 0 or adapted) and ref_params is None:
       raise ValueError(
           f'grpo.kl_coef is {config.kl_coef}; give the reference parameters.'
       )
@@ -166,10 +173,15 @@ def make_update_fn(
     ).reshape(-1)
 
     def loss(params, micro):
-      score = _scorer(graphdef, micro, config.temperature, chunk)
-      ref = score(ref_params)[0] if config.kl_coef > 0 else None
+      score = lambda definition, params: _scorer(
+          definition, micro, config.temperature, chunk
+      )(params)
+      ref = None
+      if config.kl_coef > 0:
+        ref = score(ref_graphdef, ref_params)[0]
+      policy = lora.join(params, ref_params) if adapted else params
       sums = losses.grpo(
-          *score(params), micro.old_logprobs, ref, advantages[micro.rows],
+          *score(graphdef, policy), micro.old_logprobs, ref, advantages[micro.rows],
           micro.mask, config,
       )
       return sums.objective, sums
@@ -181,7 +193,10 @@ def make_update_fn(
     return _apply(optimizer, state, grads, sums)
 
   with_ref = state_shardings is not None and config.kl_coef > 0
-  ref_shardings = state_shardings.params if with_ref else None
+  # A base stays where it is: it is not of the state's structure.
+  ref_shardings = (
+      state_shardings.params if with_ref and not adapted else None
+  )
   return _jit(update, state_shardings, mesh, ref_shardings)
 
 
