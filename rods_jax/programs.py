@@ -39,6 +39,10 @@ class Sizes:
   max_new: int
 
 
+def _is_tpu(mesh: jax.sharding.Mesh) -> bool:
+  return mesh.devices.flat[0].platform == 'tpu'
+
+
 class Programs:
   """The programs; see generate.extend, generate.decode and cache.copy.
 
@@ -92,7 +96,7 @@ class Programs:
     )
     decode = functools.partial(
         generate.decode, graphdef, max_new=sizes.max_new, end_id=end_id,
-        pad_id=pad_id,
+        pad_id=pad_id, apart=mesh.size > 1 or _is_tpu(mesh),
     )
     self.extend = self._jit(extend, (params, cache, everywhere), cache)
     self.decode = self._jit(

@@ -1,5 +1,8 @@
 """Attention in blocks equals attention at once, with its gradients."""
 
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,3 +56,24 @@ def test_long_rows_take_this_path_and_keep_no_scores():
   text = str(jax.make_jaxpr(jax.grad(total, (0, 1, 2)))(*shapes))
   assert f'{t},{t}]' not in text and 'scan[' in text
   assert f'256,{t}]' in text  # two heads of a block of 128 see all keys
+
+
+def test_masks_are_not_made_ahead(monkeypatch):
+  """16 blocks of 2 tokens in groups of 2: a mask is of one block at a time.
+
+  A mask needs the index alone, so a scan over layers made those of all blocks
+  once and kept them: 1.1 GiB for rows of 16,384 tokens.
+  """
+  monkeypatch.setattr(long_attention, 'BLOCK', 2)
+  q, k, v, _ = inputs(32)
+  attend = jax.checkpoint(lambda x: long_attention.attention(x, k, v))
+
+  def total(x):
+    return jax.lax.scan(lambda x, _: (attend(x), None), x, length=3)[0].sum()
+
+  text = str(jax.make_jaxpr(jax.grad(total))(q))
+  masks = [
+      math.prod(map(int, shape.split(',')))
+      for shape in re.findall(r'bool\[([\d,]+)\]', text)
+  ]
+  assert max(masks) == 2 * 2 * (2 * 2) * 32  # [B K Q S] of a block

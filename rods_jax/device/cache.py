@@ -141,6 +141,8 @@ def attention(
     segments: Sequence[Segment],
     last: Int[Array, 'R T'],
     slots: Int[Array, 'R'] | None = None,
+    recent: Segment | None = None,
+    last_recent: Int[Array, 'R T'] | None = None,
 ) -> Float[Array, 'R T H P']:
   """Attention of queries over the cached positions 0 to `last`, inclusive.
 
@@ -149,6 +151,8 @@ def attention(
     segments: the cache of one layer.
     last: last visible position; -1 gives zeros.
     slots: slot of each row; None when row i is slot i.
+    recent: further positions of each row, behind `last` (recent.py).
+    last_recent: last visible one of them; -1 for none.
 
   Returns:
     The attention's output; softmax in float32.
@@ -163,6 +167,9 @@ def attention(
   for segment in segments:
     parts.append(_attend_where_needed(flat, segment, start, last, slots))
     start += segment.k.shape[-1]
+  if recent is not None:
+    last_recent = jnp.repeat(last_recent, group, axis=1)
+    parts.append(_attend_segment(flat, recent, 0, last_recent))
   top = functools.reduce(jnp.maximum, [part.top for part in parts])
   scales = [jnp.exp(part.top - top) for part in parts]
   total = sum(s * part.total for s, part in zip(scales, parts))
@@ -206,9 +213,9 @@ def step(
 ) -> tuple[list[Segment], Float[Array, 'R T H P']]:
   """Stores keys and values of one layer, then attends up to each position.
 
-  Over a mesh each device works on the slots and heads that it holds, and
-  decides for itself what to read: left to the compiler, segments would be
-  gathered from all devices at every token.
+  Rows may stand in any slot, so over a mesh each device works on the rows whose
+  slot it holds, and on its heads: left to the compiler, the rows' segments
+  would be gathered from all devices.
 
   Args:
     segments: the cache of one layer.
@@ -221,36 +228,29 @@ def step(
   Returns:
     The cache and the attention's output.
   """
-  if not axes.is_spread():
+  if slots is None or not axes.is_spread():
     return _step(segments, q, k, v, positions, slots)
-  rows = 'batch' if slots is None else None  # any device may hold a lane's slot
-  heads, kv_heads = (
-      axes.partition(rows, None, name, None) for name in ('heads', 'kv_heads')
-  )
-  lanes = axes.partition(rows, None)
   cache = axes.partition('batch', 'kv_heads', None, None)
-  arguments = (list(segments), q, k, v, positions)
-  specs = (cache, heads, kv_heads, kv_heads, lanes)
-  if slots is None:
-    local = functools.partial(_step, slots=None)
-  else:
-    local, arguments, specs = (
-        _step_of_lanes, (*arguments, slots), (*specs, axes.partition(rows))
-    )
+  heads, kv_heads = (
+      axes.partition(None, None, name, None) for name in ('heads', 'kv_heads')
+  )
+  everywhere = axes.partition()
   return jax.shard_map(
-      local, in_specs=specs, out_specs=(cache, heads), check_vma=False
-  )(*arguments)
+      _step_of_held,
+      in_specs=(cache, heads, kv_heads, kv_heads, everywhere, everywhere),
+      out_specs=(cache, heads), check_vma=False,
+  )(list(segments), q, k, v, positions, slots)
 
 
-def _step_of_lanes(segments, q, k, v, positions, slots):
-  """`step` on one device, which holds the slots of some of the lanes."""
+def _step_of_held(segments, q, k, v, positions, slots):
+  """`step` on one device, which holds the slots of some of the rows."""
   mesh_axes = axes.RULES['batch']
   held = segments[0].k.shape[0]
   local = slots - jax.lax.axis_index(mesh_axes) * held
   mine = (local >= 0) & (local < held)
-  positions = jnp.where(mine[:, None], positions, -1)
   segments, out = _step(
-      segments, q, k, v, positions, jnp.where(mine, local, 0)
+      segments, q, k, v, jnp.where(mine[:, None], positions, -1),
+      jnp.where(mine, local, 0),
   )
   return segments, jax.lax.psum(out, mesh_axes)  # zeros where nothing is seen
 

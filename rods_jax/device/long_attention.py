@@ -72,6 +72,8 @@ def _attend(q, k, v):
 
 
 def _forward(q, k, v):
+  # A mask of the index alone would be computed for all blocks and kept.
+  index, q = jax.lax.optimization_barrier((jnp.arange(q.shape[0]), q))
   outputs, normalizers = [], []
   for part, keys in _groups(q.shape[0]):
 
@@ -82,7 +84,7 @@ def _forward(q, k, v):
       weights = jnp.exp(scores - log_z[..., None]).astype(v.dtype)
       return jnp.einsum('bkqs,bksp->bkqp', weights, v[:, :, :keys]), log_z
 
-    out, log_z = jax.lax.map(one, (jnp.arange(q.shape[0])[part], q[part]))
+    out, log_z = jax.lax.map(one, (index[part], q[part]))
     outputs.append(out)
     normalizers.append(log_z)
   out = checkpoint_name(jnp.concatenate(outputs), KEPT)
@@ -96,6 +98,7 @@ def _backward(saved, g):
   mean = jnp.sum((g * out).astype(jnp.float32), axis=-1, keepdims=True)
   d_k, d_v = jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
   d_q = []
+  index, q = jax.lax.optimization_barrier((jnp.arange(q.shape[0]), q))
   for part, keys in _groups(q.shape[0]):
 
     def one(carry, x, keys=keys):
@@ -113,11 +116,10 @@ def _backward(saved, g):
       d_q = jnp.einsum('bkqs,bksp->bkqp', d_scores, k[:, :, :keys])
       return jax.tree.map(jnp.add, carry, added), d_q
 
-    blocks = jnp.arange(q.shape[0])
     (d_k_part, d_v_part), d_q_part = jax.lax.scan(
         one,
         (jnp.zeros_like(d_k[:, :, :keys]), jnp.zeros_like(d_v[:, :, :keys])),
-        jax.tree.map(lambda x: x[part], (blocks, q, g, log_z, mean)),
+        jax.tree.map(lambda x: x[part], (index, q, g, log_z, mean)),
     )
     d_k = d_k.at[:, :, :keys].add(d_k_part)
     d_v = d_v.at[:, :, :keys].add(d_v_part)

@@ -196,7 +196,8 @@ class Decoder(nnx.Module):
     remat = self.config.remat if training else 'none'
     if training and self.config.scan_layers:
       graphdef, params = nnx.split(self.blocks)
-      run = _runner(graphdef, positions, functools.partial(attend, None), remat)
+      here = functools.partial(attend, None)
+      run = _runner(graphdef, positions, here, remat, scanned=True)
       x, _ = jax.lax.scan(lambda x, params: (run(params, x), None), x, params)
     else:
       for layer, (graphdef, params) in enumerate(self._layers()):
@@ -263,10 +264,12 @@ def _start_copying(decoder: Decoder, rngs: nnx.Rngs) -> None:
       a.q_norm[...] = 1.5 * a.q_norm[...]  # a match outweighs a whole context
 
 
-def _runner(graphdef, positions, attend, remat: str):
+def _runner(graphdef, positions, attend, remat: str, scanned: bool = False):
   """(parameters, x) -> x of one block."""
 
   def run(params, x):
+    if scanned and remat != 'none':  # or XLA casts all layers before the scan
+      params = jax.lax.optimization_barrier(params)
     return nnx.merge(graphdef, params)(x, positions, attend)
 
   if remat == 'none':

@@ -160,11 +160,11 @@ def make_update_fn(
     mesh: the devices.
   """
 
-  adapted = base_graphdef is not None
+  adapted, with_kl = base_graphdef is not None, config.kl_coef > 0
   ref_graphdef = base_graphdef if adapted else graphdef
 
   def update(state, ref_params, batch):
-    if (config.kl_coef > 0 or adapted) and ref_params is None:
+    if (with_kl or adapted) and ref_params is None:
       raise ValueError(
           f'grpo.kl_coef is {config.kl_coef}; give the reference parameters.'
       )
@@ -173,16 +173,12 @@ def make_update_fn(
     ).reshape(-1)
 
     def loss(params, micro):
-      score = lambda definition, params: _scorer(
-          definition, micro, config.temperature, chunk
-      )(params)
-      ref = None
-      if config.kl_coef > 0:
-        ref = score(ref_graphdef, ref_params)[0]
+      options = micro, config.temperature, chunk
       policy = lora.join(params, ref_params) if adapted else params
+      ref = _scorer(ref_graphdef, *options)(ref_params)[0] if with_kl else None
       sums = losses.grpo(
-          *score(graphdef, policy), micro.old_logprobs, ref, advantages[micro.rows],
-          micro.mask, config,
+          *_scorer(graphdef, *options)(policy), micro.old_logprobs, ref,
+          advantages[micro.rows], micro.mask, config,
       )
       return sums.objective, sums
 
@@ -192,11 +188,9 @@ def make_update_fn(
     ))
     return _apply(optimizer, state, grads, sums)
 
-  with_ref = state_shardings is not None and config.kl_coef > 0
   # A base stays where it is: it is not of the state's structure.
-  ref_shardings = (
-      state_shardings.params if with_ref and not adapted else None
-  )
+  with_ref = state_shardings is not None and with_kl and not adapted
+  ref_shardings = state_shardings.params if with_ref else None
   return _jit(update, state_shardings, mesh, ref_shardings)
 
 
