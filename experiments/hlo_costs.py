@@ -86,6 +86,12 @@ def _dims(type_: str) -> list[int]:
   return [int(n) for n in match[3].split(',') if n] if match else []
 
 
+def all_dims(type_: str) -> list[list[int]]:
+  """Of each array in a type."""
+  found = (match[3] for match in _SHAPE.finditer(type_))
+  return [[int(n) for n in dims.split(',') if n] for dims in found]
+
+
 def _bytes(type_: str) -> int:
   """Of the largest array in a type: what a started collective delivers."""
   sizes = [

@@ -13,7 +13,6 @@ H heads, P head_dim.
 """
 
 from collections.abc import Sequence
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -100,10 +99,11 @@ def absorb(
   """
 
   def run(cache, recent, starts, counts):
-    return [
-        _absorb_layer(segments, new, starts, counts)
+    put_row = lambda row, cache: [
+        _put_row(row, segments, new, starts[row], counts[row])
         for segments, new in zip(cache, recent, strict=True)
     ]
+    return jax.lax.fori_loop(0, starts.shape[0], put_row, cache)
 
   if not axes.is_spread():
     return run(cache, recent, starts, counts)
@@ -114,30 +114,44 @@ def absorb(
   )(cache, recent, starts, counts)
 
 
-def _absorb_layer(segments, new: Segment, starts, counts) -> list[Segment]:
+def _put_row(row, segments, new: Segment, start, count) -> list[Segment]:
+  """The segments of one layer with the new positions of one row."""
   result, begin = [], 0
   for segment in segments:
-    offsets = starts - begin
     k, v = (
-        jax.vmap(functools.partial(_put, axis=axis))(old, x, offsets, counts)
-        for old, x, axis in ((segment.k, new.k, 2), (segment.v, new.v, 1))
+        _put(old, x, row, start - begin, count, axis)
+        for old, x, axis in zip(segment, new, (3, 2))
     )
     result.append(Segment(k, v))
     begin += segment.k.shape[-1]
   return result
 
 
-def _put(old, new, offset, count, axis: int):
-  """old, with new[0:count] from `offset` on, as far as both overlap."""
+def _put(old, new, row, offset, count, axis: int):
+  """old, whose row has new[row, 0:count] from `offset` on where they overlap.
+
+  Only a window that holds the overlap is read and written.
+  """
   size, extra = old.shape[axis], new.shape[axis]
-  index = jnp.arange(size) - offset
-  shape = [1] * old.ndim
-  shape[axis] = size
-  inside = ((index >= 0) & (index < count)).reshape(shape)
+  width = min(size, extra)
+  start = jnp.clip(offset, 0, size - width)
+  shift = start - offset  # window[i] takes new[i + shift]
+  place = [row] + [0] * (old.ndim - 1)
+  place[axis] = start
+  shape = [1, *old.shape[1:]]
+  shape[axis] = width
   padding = [(0, 0)] * old.ndim
-  padding[axis] = (size, size)
-  # moved[i] is new[i - offset]: nothing of what is out of range is used.
+  padding[axis] = (width, width)
+  added = jax.lax.dynamic_index_in_dim(new, row)
   moved = jax.lax.dynamic_slice_in_dim(
-      jnp.pad(new, padding), size - jnp.clip(offset, -extra, size), size, axis
+      jnp.pad(added, padding), width + jnp.clip(shift, -width, extra), width,
+      axis,
   )
-  return jnp.where(inside, moved, old)
+  index = jnp.arange(width) + shift
+  inside = ((index >= 0) & (index < count)).reshape(
+      [-1 if i == axis else 1 for i in range(old.ndim)]
+  )
+  window = jax.lax.dynamic_slice(old, place, shape)
+  return jax.lax.dynamic_update_slice(
+      old, jnp.where(inside, moved, window), place
+  )
