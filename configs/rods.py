@@ -53,7 +53,12 @@ def _default() -> ml_collections.ConfigDict:
   model.qk_norm = True  # RMSNorm on queries and keys
   model.previous_token = True  # inputs know the token before; copies sooner
   model.dtype = 'float32'  # of activations; parameters are float32
-  model.remat = 'none'  # 'none' or 'full'
+  # What the backward pass computes again: 'none', 'dots', 'attention', 'full'.
+  model.remat = 'none'
+  model.scan_layers = False  # True compiles one layer; slower on CPU
+  model.lora_rank = 0  # of trained adapters on a frozen base; 0: train it all
+  model.lora_alpha = 32.0  # adapters add (lora_alpha / lora_rank) A B
+  model.lora_targets = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')
   # 'embedded', 'random', a .safetensors file, or the folder of another run.
   model.init_from = 'embedded'
 
@@ -101,6 +106,7 @@ def _default() -> ml_collections.ConfigDict:
   grpo.weight_decay = 0.0
   grpo.microbatch_rows = 4  # rows per forward and backward pass
   grpo.length_buckets = (256, 384, 512, 768)  # rows are padded to these
+  grpo.logprob_chunk = 0  # targets of a row with logits at once; 0: all
   grpo.max_nonfinite = 3  # skipped updates in a row before the run fails
 
   # The capability boundary, in mean progress reward of a group.
@@ -148,4 +154,62 @@ def _smoke(c: ml_collections.ConfigDict) -> None:
   c.eval.num_heldout = 8
 
 
-VARIANTS = {'default': lambda c: None, 'smoke': _smoke}
+def _pretrained(c: ml_collections.ConfigDict) -> None:
+  """A model of billions of parameters on a TPU slice; the paper's numbers.
+
+  Shapes and layouts, checked by `python -m experiments.aot`. The parameters
+  come from a Hugging Face folder (rods_jax/huggingface.py).
+  """
+  c.data.num_seed_tasks = 0
+  c.data.max_task_tokens = 16_384
+  c.data.max_message_tokens = 1024
+  c.model.update(
+      previous_token=False, dtype='bfloat16', remat='attention',
+      scan_layers=True, head_dim=128, init_from='random',
+  )
+  c.mesh.update(data=1, fsdp=4, tensor=4)  # 16 chips
+  c.rollout.update(
+      group_size=16, groups_per_batch=32, num_slots=32,
+      cache_buckets=(4096, 8192, 16_384), extend_buckets=(256, 1024),
+      extend_rows=4, max_message_tokens=1024, max_rounds=20,
+      max_result_tokens=2048,
+  )
+  c.grpo.update(
+      learning_rate=1e-6, warmup_steps=10, minibatch_groups=32,  # 512 rows
+      clip_high=0.2, kl_coef=0.01, entropy_coef=0.001, microbatch_rows=4,
+      length_buckets=(16_384,), logprob_chunk=512,
+  )
+  c.pool.max_generated = 400
+
+
+def _qwen3_4b(c: ml_collections.ConfigDict) -> None:
+  _pretrained(c)
+  c.model.update(
+      d_model=2560, num_layers=36, num_heads=32, num_kv_heads=8, mlp_dim=9728,
+  )
+
+
+def _qwen25_7b(c: ml_collections.ConfigDict) -> None:
+  _pretrained(c)
+  c.model.update(
+      d_model=3584, num_layers=28, num_heads=28, num_kv_heads=4,
+      mlp_dim=18_944, qk_norm=False, qkv_bias=True, tie_embeddings=False,
+  )
+
+
+def _llama31_8b(c: ml_collections.ConfigDict) -> None:
+  _pretrained(c)
+  c.model.update(
+      d_model=4096, num_layers=32, num_heads=32, num_kv_heads=8,
+      mlp_dim=14_336, qk_norm=False, tie_embeddings=False, rope_theta=5e5,
+      rms_eps=1e-5,
+  )
+
+
+VARIANTS = {
+    'default': lambda c: None,
+    'smoke': _smoke,
+    'qwen3_4b': _qwen3_4b,
+    'qwen25_7b': _qwen25_7b,
+    'llama31_8b': _llama31_8b,
+}

@@ -195,16 +195,13 @@ def build_policy(
   fields = config.model.to_dict()
   del fields['init_from']
   model_config = model.ModelConfig(vocab_size=tokenizer.vocab_size, **fields)
-  abstract = nnx.eval_shape(
-      lambda: model.Decoder(model_config, nnx.Rngs(params=0))
-  )
   return Policy(
       tokenizer=tokenizer,
       fmt=chat_format.CompactFormat(
           tokenizer, config.rollout.max_result_tokens
       ),
       config=model_config,
-      graphdef=nnx.graphdef(abstract),
+      graphdef=model.definition(model_config),
       mesh=build_mesh(config),
   )
 

@@ -220,12 +220,17 @@ def latest_step(folder: pathlib.Path | str) -> int | None:
 
 
 def load_params(folder: pathlib.Path | str, abstract: PyTree) -> PyTree:
-  """The parameters alone, whatever else the checkpoint holds.
+  """The parameters alone: see `load`."""
+  return load(folder, abstract).arrays['params']
+
+
+def load(folder: pathlib.Path | str, abstract: PyTree) -> Restored:
+  """Parameters and document of one checkpoint, whatever else it holds.
 
   Args:
-    folder: one checkpoint, or a folder of them: then the newest readable one.
-    abstract: what to restore `arrays['params']` to, with shardings. Float
-      arrays are cast to its types, so that a checkpoint may be stored smaller.
+    folder: the checkpoint, or a folder of them: then the newest readable one.
+    abstract: of `arrays['params']`, with shardings. Float arrays are cast to
+      its types, so that a checkpoint may be stored smaller.
 
   Raises:
     CheckpointError: no checkpoint there, or none with these parameters.
@@ -236,7 +241,7 @@ def load_params(folder: pathlib.Path | str, abstract: PyTree) -> PyTree:
     raise CheckpointError(f'{folder} holds no checkpoint.')
   with _make_orbax() as orbax:
     read = lambda path: _read(orbax, path, {'params': abstract}, partial=True)
-    return _first_readable(paths, read, set()).arrays['params']
+    return _first_readable(paths, read, set())
 
 
 # Reading.
@@ -359,10 +364,7 @@ def _committed(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _check_room(directory: pathlib.Path, named: Mapping[str, Any]):
-  """Raises CheckpointError on a disk that the arrays will not fit on.
-
-  Orbax would find out as well, but its threads then print stack traces.
-  """
+  """CheckpointError on a full disk, before Orbax's threads print traces."""
   needed = sum(leaf.nbytes for leaf in named.values())
   usage = shutil.disk_usage(directory)
   if usage.total and usage.free < needed:  # some file systems report nothing

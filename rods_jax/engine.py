@@ -2,20 +2,17 @@
 
 Numpy in, numpy out; the only stateful thing on the device side. It keeps each
 slot's row on the host, cuts what is to be prefilled into pieces, and holds the
-cache of exactly one policy version. The programs are those of
-device/generate.py: one decode, one copy, and one extend per piece length.
+cache of exactly one policy version. The programs are those of programs.py.
 """
 
 import dataclasses
-import functools
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from flax import nnx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from rods_jax import sharding
+from rods_jax import programs
 from rods_jax.device import cache as cache_lib
 from rods_jax.device import generate
 from rods_jax.device import model
@@ -44,7 +41,6 @@ class Engine:
   Attributes:
     lengths: int32 [num_slots], tokens in each row. Read only.
     capacity: most tokens of a row.
-    num_programs: programs compiled so far.
   """
 
   def __init__(
@@ -86,7 +82,7 @@ class Engine:
                         ('max_new', max_new)):
       if value < 1:
         raise ValueError(f'rollout.{name} is {value}; it must be at least 1.')
-    self._mesh, self._config = mesh, model_config
+    self._config = model_config
     self._buckets = tuple(cache_buckets)
     self._chunks = tuple(extend_buckets)
     self._block_rows = extend_rows
@@ -94,11 +90,16 @@ class Engine:
     self._max_new, self._pad_id = max_new, pad_id
     self.num_slots = num_slots
     self.capacity = self._buckets[-1]
-    self.num_programs = 0
     self._clear()
     self._params = None
     self._sampler = None
-    self._programs(graphdef, end_id)
+    self._programs = programs.Programs(
+        graphdef, mesh, model_config,
+        programs.Sizes(
+            num_slots, self._buckets, extend_rows, self._max_lanes, max_new
+        ),
+        end_id=end_id, pad_id=pad_id,
+    )
 
   def _clear(self) -> None:
     self.lengths = np.zeros(self.num_slots, np.int32)
@@ -108,56 +109,10 @@ class Engine:
     self._started = np.zeros(self.num_slots, bool)
     self._cache: cache_lib.Cache | None = None
 
-  def _programs(self, graphdef: nnx.GraphDef, end_id: int) -> None:
-    """Jits the three programs; shapes and shardings are fixed here alone."""
-    c = self._config
-    shapes = jax.eval_shape(
-        lambda key: model.create(c, key)[1], jax.random.key(0)
-    )
-    self._param_shardings = sharding.param_shardings(shapes, self._mesh)
-    self._cache_sharding = sharding.named(
-        ('batch', 'kv_heads', None, None),
-        (self.num_slots, c.num_kv_heads, c.head_dim, c.head_dim),
-        self._mesh,
-    )
-    params, cache = self._param_shardings, self._cache_sharding
-    everywhere = sharding.replicated(self._mesh)
-    self._extend = jax.jit(
-        self._counted(
-            functools.partial(
-                generate.extend, graphdef, block_rows=self._block_rows
-            )
-        ),
-        in_shardings=(params, cache, everywhere),
-        out_shardings=cache,
-        donate_argnums=1,
-    )
-    self._decode = jax.jit(
-        self._counted(
-            functools.partial(
-                generate.decode, graphdef, max_new=self._max_new,
-                end_id=end_id, pad_id=self._pad_id,
-            )
-        ),
-        in_shardings=(params, cache, everywhere, everywhere, everywhere),
-        out_shardings=(cache, everywhere),
-        donate_argnums=1,
-    )
-    self._copy = jax.jit(
-        self._counted(cache_lib.copy),
-        in_shardings=(cache, *[everywhere] * 4),
-        out_shardings=cache,
-        donate_argnums=0,
-    )
-
-  def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Counts the traces: with fixed shardings, one for each program."""
-
-    def traced(*args):
-      self.num_programs += 1
-      return function(*args)
-
-    return traced
+  @property
+  def num_programs(self) -> int:
+    """Programs compiled so far."""
+    return self._programs.num_traces
 
   def reset(
       self,
@@ -183,11 +138,21 @@ class Engine:
           f'rollout.temperature is {temperature}; it must be above 0.'
       )
     self._clear()
-    self._params = jax.device_put(params, self._param_shardings)
-    self._cache = self._empty_cache()
+    self._params = self._programs.place(params)
+    self._cache = self._programs.empty_cache()
     self._sampler = sampling.Sampler(
         key, np.float32(temperature), np.bool_(greedy)
     )
+
+  @property
+  def programs(self) -> programs.Programs:
+    """The programs, for those who want to look at them."""
+    return self._programs
+
+  def release(self) -> None:
+    """Frees cache and parameters for the update; `reset` makes them anew."""
+    self._clear()
+    self._params = None
 
   def start(self, slot: int, uid: int) -> None:
     """Empties a slot for a new row with the random stream `uid` (uint32)."""
@@ -239,7 +204,7 @@ class Engine:
         previous = self._rows[slot, start - 1] if start else 0
         meta[:, lane] = slot, start, count, previous
       batch = generate.Lanes(tokens, *meta, used=np.int32(len(part)))
-      self._cache = self._extend(self._params, self._cache, batch)
+      self._cache = self._programs.extend(self._params, self._cache, batch)
 
   def _cheapest_chunk(self, counts: Sequence[int]) -> int:
     """The piece length with the least padded work; the longest of equals."""
@@ -277,7 +242,7 @@ class Engine:
       return  # one token is pending only: nothing is cached
     padded = np.zeros(self.num_slots, np.int32)
     padded[: len(dsts)] = dsts
-    self._cache = self._copy(
+    self._cache = self._programs.copy(
         self._cache, np.int32(src), padded, np.int32(len(dsts)),
         np.int32(length - 1),
     )
@@ -322,7 +287,7 @@ class Engine:
         limits,
         self._uids,
     )
-    self._cache, sampled = self._decode(
+    self._cache, sampled = self._programs.decode(
         self._params, self._cache, slots, self._sampler, np.int32(min_running)
     )
     sampled = jax.device_get(sampled)
@@ -343,25 +308,6 @@ class Engine:
     return Completion(
         np.array(tokens, np.int32), np.array(logprobs, np.float32), finished
     )
-
-  def _empty_cache(self) -> cache_lib.Cache:
-    """Zeros, not leftovers: NaN of a broken policy would outlive its mask."""
-    c = self._config
-    head = (self.num_slots, c.num_kv_heads)
-    zeros = functools.partial(
-        jnp.zeros, dtype=c.dtype, device=self._cache_sharding
-    )
-    sizes = np.diff((0, *self._buckets)).tolist()
-    return [
-        [
-            cache_lib.Segment(
-                zeros((*head, c.head_dim, size)),
-                zeros((*head, size, c.head_dim)),
-            )
-            for size in sizes
-        ]
-        for _ in range(c.num_layers)
-    ]
 
   def _check_slot(self, slot: int, started: bool = True) -> None:
     if self._params is None:

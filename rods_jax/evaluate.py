@@ -19,7 +19,6 @@ from rods_jax import rng
 from rods_jax import run
 from rods_jax import terminal
 from rods_jax import types
-from rods_jax import weights
 from rods_jax import workdir as workdir_lib
 from rods_jax.host import env_pool
 from rods_jax.host import rollout
@@ -149,9 +148,7 @@ def evaluate_run(
   """--mode=evaluate: the newest checkpoint, or the initial policy."""
   workdir_lib.check(workdir, config, may_differ='eval')
   policy = build.build_policy(config)
-  step, params = run.latest_params(policy, workdir)
-  if params is None:
-    params = weights.initial_params(config, policy)
+  step, params = run.latest_params(config, policy, workdir)
   tasks = build.build_tasks(config, policy.fmt)
   results = evaluate_tasks(
       config, policy, params, build.evaluation_tasks(config, tasks, policy.fmt)

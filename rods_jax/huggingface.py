@@ -9,7 +9,7 @@ Shapes are of device/model.py: V vocab, D model, H heads, K kv heads,
 P head_dim, F mlp.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -28,7 +28,9 @@ import numpy as np
 import safetensors
 
 from rods_jax import huggingface_config
+from rods_jax.device import lora
 from rods_jax.device import model
+from rods_jax.device import stacking
 from rods_jax.errors import UserError
 
 # For each axis of the folder's tensor the axes of ours that it joins.
@@ -121,10 +123,23 @@ class _Tensor:
     return np.ascontiguousarray(joined)
 
 
-def _tensors(params: Any) -> list[tuple[_Tensor, nnx.Variable]]:
-  """Each parameter of the decoder with its place in the folder."""
-  found = []
-  for path, variable in nnx.to_flat_state(params):
+def _tensors(
+    params: Iterable[tuple[tuple[Any, ...], nnx.Variable]],
+) -> Iterator[tuple[list[_Tensor], nnx.Variable]]:
+  """Each parameter of the decoder with its place in the folder.
+
+  A parameter of stacked layers stands there as one tensor for each layer.
+  """
+  for path, variable in params:
+    shape = tuple(variable.get_value().shape)
+    if stacking.is_stacked_path(path):
+      name, groups = _LAYER['.'.join(path[1:])]
+      made = [
+          _Tensor(f'model.layers.{layer}.{name}', groups, shape[1:])
+          for layer in range(shape[0])
+      ]
+      yield made, variable
+      continue
     if path[0] == 'blocks':
       name, groups = _LAYER['.'.join(path[2:])]
       name = f'model.layers.{path[1]}.{name}'
@@ -135,9 +150,20 @@ def _tensors(params: Any) -> list[tuple[_Tensor, nnx.Variable]]:
       )
     else:
       name, groups = _TOP[path[0]]
-    shape = tuple(variable.get_value().shape)
-    found.append((_Tensor(name, groups, shape), variable))
-  return found
+    yield [_Tensor(name, groups, shape)], variable
+
+
+def _read(
+    tensors: Sequence[_Tensor],
+    sources: Mapping[str, Any],
+    stacked: bool,
+    index: Sequence[slice],
+) -> np.ndarray:
+  """The part `index` of one parameter."""
+  if not stacked:
+    return tensors[0].read(sources[tensors[0].name], index)
+  wanted = tensors[index[0]]
+  return np.stack([t.read(sources[t.name], index[1:]) for t in wanted])
 
 
 def load(folder: pathlib.Path, abstract: Any) -> Any:
@@ -151,16 +177,16 @@ def load(folder: pathlib.Path, abstract: Any) -> Any:
     UserError: a file is missing or damaged, or a tensor is missing, unknown,
       of another shape or of a dtype that is no plain float; names it.
   """
-  tensors = _tensors(abstract)
+  tensors = list(_tensors(nnx.to_flat_state(abstract)))
   loaded = []
   with contextlib.ExitStack() as stack:
     sources = _open(folder, stack)
-    _check(folder, [tensor for tensor, _ in tensors], sources)
-    for tensor, variable in tensors:
-      read = functools.partial(tensor.read, sources[tensor.name])
-      array = jax.make_array_from_callback(
-          tensor.shape, variable.get_value().sharding, read
-      )
+    _check(folder, [t for made, _ in tensors for t in made], sources)
+    for made, variable in tensors:
+      value = variable.get_value()
+      stacked = value.ndim > len(made[0].shape)
+      read = functools.partial(_read, made, sources, stacked)
+      array = jax.make_array_from_callback(value.shape, value.sharding, read)
       loaded.append(variable.replace(array))
   paths = [path for path, _ in nnx.to_flat_state(abstract)]
   return nnx.from_flat_state(zip(paths, loaded, strict=True))
@@ -263,7 +289,7 @@ def export(
 
   Args:
     path: the new folder.
-    params: of the policy.
+    params: of the policy; adapters are added to their matrices.
     config: shape of the decoder.
     source: the folder that it started from.
     dtype: float32, bfloat16 or float16; None for the one in config.json.
@@ -273,8 +299,10 @@ def export(
       there is no such dtype.
   """
   raw = huggingface_config.read(source)
-  wanted = huggingface_config.model_config(source, config.dtype, config.remat)
-  if wanted != config:
+  wanted = huggingface_config.model_config(
+      source, config.dtype, config.remat, config.scan_layers
+  )
+  if wanted != config.base:
     raise UserError(f'{source} is of another model than the one to export.')
   dtype = dtype or raw.get('dtype') or raw.get('torch_dtype') or 'float32'
   if dtype not in _DTYPES.values():
@@ -290,7 +318,8 @@ def export(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     _copy(source, partial, raw, dtype)
-  _write(partial / 'model.safetensors' if first else None, params, dtype)
+  file = partial / 'model.safetensors' if first else None
+  _write(file, params, config, dtype)
   if first:
     partial.rename(path)  # an interrupted export is never taken for a model
 
@@ -311,7 +340,12 @@ def _copy(
       shutil.copyfile(source / name, folder / name)
 
 
-def _write(file: pathlib.Path | None, params: Any, dtype: str) -> None:
+def _write(
+    file: pathlib.Path | None,
+    params: Any,
+    config: model.ModelConfig,
+    dtype: str,
+) -> None:
   """Writes the safetensors format: length of the header, header, tensors.
 
   The library's own function wants all tensors in memory. Without a file it
@@ -319,7 +353,8 @@ def _write(file: pathlib.Path | None, params: Any, dtype: str) -> None:
   """
   codes = {name: code for code, name in _DTYPES.items()}
   header, end = {'__metadata__': {'format': 'pt'}}, 0
-  for tensor, _ in _tensors(params):
+  base = nnx.to_flat_state(lora.split(params)[1])
+  for tensor in (t for made, _ in _tensors(base) for t in made):
     start, size = end, jnp.dtype(dtype).itemsize
     end = start + size * math.prod(tensor.shape)
     header[tensor.name] = {
@@ -332,10 +367,13 @@ def _write(file: pathlib.Path | None, params: Any, dtype: str) -> None:
   with file.open('wb') if file else contextlib.nullcontext() as out:
     if out:
       out.write(len(text).to_bytes(8, 'little') + text)
-    for tensor, variable in _tensors(params):
-      value = _gather(variable.get_value().astype(dtype))
-      if out:
-        out.write(tensor.write(value).tobytes())
+    for made, variable in _tensors(lora.merged(params, config)):
+      value = variable.get_value()
+      stacked = value.ndim > len(made[0].shape)
+      for layer, tensor in enumerate(made):
+        part = _gather((value[layer] if stacked else value).astype(dtype))
+        if out:
+          out.write(tensor.write(part).tobytes())
 
 
 def _gather(array: jax.Array) -> np.ndarray:

@@ -67,7 +67,10 @@ def read(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def model_config(
-    folder: pathlib.Path, dtype: str = 'float32', remat: str = 'none'
+    folder: pathlib.Path,
+    dtype: str = 'float32',
+    remat: str = 'none',
+    scan_layers: bool = False,
 ) -> model.ModelConfig:
   """The shape of the decoder in a Hugging Face folder.
 
@@ -75,6 +78,7 @@ def model_config(
     folder: with config.json and tokenizer.json.
     dtype: of activations; whatever the folder's tensors have.
     remat: as in ModelConfig.
+    scan_layers: as in ModelConfig.
 
   Raises:
     UserError: a file is missing or damaged, or the architecture or one of its
@@ -88,7 +92,8 @@ def model_config(
     )
   try:
     return model.ModelConfig(
-        **_shape(raw), **_rope(raw), dtype=dtype, remat=remat
+        **_shape(raw), **_rope(raw), dtype=dtype, remat=remat,
+        scan_layers=scan_layers,
     )
   except (AttributeError, TypeError, ValueError) as error:
     raise UserError(f'{folder / "config.json"}: {error}') from error

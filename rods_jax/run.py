@@ -3,10 +3,12 @@
 import contextlib
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, Callable
 
+from flax import nnx
 import jax
 import ml_collections
+import optax
 
 from rods_jax import build
 from rods_jax import checkpoint
@@ -15,6 +17,8 @@ from rods_jax import exchange as exchange_lib
 from rods_jax import metrics as metrics_lib
 from rods_jax import weights
 from rods_jax import workdir as workdir_lib
+from rods_jax.device import lora
+from rods_jax.device import model
 from rods_jax.device import update
 from rods_jax.host import boundary
 from rods_jax.host import env_pool
@@ -107,36 +111,31 @@ class Run:
 
   def _build_update(self) -> None:
     config, policy = self.config, self.policy
-    grpo = config.grpo
-    optimizer = update.make_optimizer(
-        grpo.learning_rate,
-        grpo.warmup_steps,
-        grpo.grad_clip,
-        grpo.weight_decay,
-    )
+    optimizer = make_optimizer(config)
     params = weights.initial_params(config, policy)
     self.ref_params = None
-    if grpo.kl_coef > 0:  # the update donates params, so this is a copy
+    if policy.config.lora_rank:
+      self.ref_params, params = params, weights.initial_adapters(config, policy)
+    elif config.grpo.kl_coef > 0:  # a copy, since the update donates params
       self.ref_params = jax.tree.map(lambda x: x.copy(), params)
     self.state = update.init_state(
         params, optimizer, self.exchange.capacity, policy.mesh
     )
-    self.update_fn = update.make_update_fn(
+    self.update_fn = make_update(
+        config,
         policy.graphdef,
         optimizer,
-        update.GrpoConfig(
-            clip_low=grpo.clip_low,
-            clip_high=grpo.clip_high,
-            dual_clip=grpo.dual_clip,
-            kl_coef=grpo.kl_coef,
-            entropy_coef=grpo.entropy_coef,
-            aggregation=grpo.aggregation,
-            normalize_advantage=grpo.normalize_advantage,
-            temperature=config.rollout.temperature,
-        ),
-        state_shardings=jax.tree.map(lambda x: x.sharding, self.state),
-        mesh=policy.mesh,
+        jax.tree.map(lambda x: x.sharding, self.state),
+        policy.mesh,
+        make_base_graphdef(policy.config),
     )
+
+  @property
+  def params(self) -> Any:
+    """The policy's parameters, adapters included."""
+    if not self.policy.config.lora_rank:
+      return self.state.params
+    return lora.join(self.state.params, self.ref_params)
 
   def _restore(self) -> None:
     abstract = jax.tree.map(
@@ -154,6 +153,8 @@ class Run:
       return
     self.state = restored.arrays
     document = restored.document
+    if self.policy.config.lora_rank:
+      check_base(self.config, self.ref_params, document)
     self.position = Position(**document['position'])
     self._saved_step = self.position.step
     self.pool = replay.Pool.from_state(
@@ -177,6 +178,8 @@ class Run:
         'pool': self.pool.state_dict(),
         'pending': pending,
     }
+    if self.policy.config.lora_rank:  # checkpoints hold adapters alone
+      document['base'] = weights.digest(self.ref_params)
     with errors.as_user_error(checkpoint.CheckpointError):
       self.saver.save(self.position.step, self.state, document)
     self._saved_step = self.position.step
@@ -189,6 +192,49 @@ class Run:
       self._cleanup.close()
 
 
+def make_optimizer(
+    config: ml_collections.ConfigDict,
+) -> optax.GradientTransformation:
+  """The optimizer of the update."""
+  grpo = config.grpo
+  return update.make_optimizer(
+      grpo.learning_rate,
+      grpo.warmup_steps,
+      grpo.grad_clip,
+      grpo.weight_decay,
+  )
+
+
+def make_update(
+    config: ml_collections.ConfigDict,
+    graphdef: nnx.GraphDef,
+    optimizer: optax.GradientTransformation,
+    state_shardings: update.TrainState,
+    mesh: jax.sharding.Mesh,
+    base_graphdef: nnx.GraphDef | None = None,
+) -> Callable[..., Any]:
+  """The GRPO update of device/update.py with this run's options."""
+  grpo = config.grpo
+  return update.make_update_fn(
+      graphdef,
+      optimizer,
+      update.GrpoConfig(
+          clip_low=grpo.clip_low,
+          clip_high=grpo.clip_high,
+          dual_clip=grpo.dual_clip,
+          kl_coef=grpo.kl_coef,
+          entropy_coef=grpo.entropy_coef,
+          aggregation=grpo.aggregation,
+          normalize_advantage=grpo.normalize_advantage,
+          temperature=config.rollout.temperature,
+      ),
+      chunk=grpo.logprob_chunk or None,
+      base_graphdef=base_graphdef,
+      state_shardings=state_shardings,
+      mesh=mesh,
+  )
+
+
 def pool_configs(
     config: ml_collections.ConfigDict,
 ) -> tuple[replay.PoolConfig, boundary.BoundaryConfig]:
@@ -198,15 +244,41 @@ def pool_configs(
   )
 
 
-def latest_params(
-    policy: build.Policy, workdir: pathlib.Path
-) -> tuple[int, Any]:
-  """(step, params) of the newest checkpoint, (0, None) without one."""
-  folder = workdir / 'checkpoints'
-  with errors.as_user_error(checkpoint.CheckpointError):
-    step = checkpoint.latest_step(folder)
-    if step is None:
-      return 0, None
-    return step, checkpoint.load_params(
-        folder, weights.abstract_params(policy)
+def make_base_graphdef(config: model.ModelConfig) -> nnx.GraphDef | None:
+  """Definition of the policy without adapters; None where it has none."""
+  return model.definition(config.base) if config.lora_rank else None
+
+
+def check_base(
+    config: ml_collections.ConfigDict, base: Any, document: dict[str, Any]
+) -> None:
+  """Raises UserError where a checkpoint's adapters belong to another base."""
+  if document['base'] != weights.digest(base):
+    raise errors.UserError(
+        f'config.model.init_from, {config.model.init_from}, holds other '
+        'parameters than when this run started; its adapters belong to '
+        'those. Put them back, or start again in another --workdir.'
     )
+
+
+def latest_params(
+    config: ml_collections.ConfigDict,
+    policy: build.Policy,
+    workdir: pathlib.Path,
+) -> tuple[int, Any]:
+  """(step, params) of the newest checkpoint, or (0, the initial policy)."""
+  folder = workdir / 'checkpoints'
+  adapted = policy.config.lora_rank > 0
+  with errors.as_user_error(checkpoint.CheckpointError):
+    step, found = checkpoint.latest_step(folder) or 0, None
+    if step:
+      found = checkpoint.load(folder, weights.abstract_trained(policy))
+  if found is not None and not adapted:
+    return step, found.arrays['params']
+  initial = weights.initial_params(config, policy)
+  if not adapted:
+    return step, initial
+  if found is None:
+    return step, lora.join(weights.initial_adapters(config, policy), initial)
+  check_base(config, initial, found.document)
+  return step, lora.join(found.arrays['params'], initial)

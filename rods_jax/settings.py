@@ -27,6 +27,7 @@ _AXIS = (
 )
 _NAME = ('a name or path', bool)
 _SWITCH = ('True or False', lambda v: isinstance(v, bool))
+_LORA_TARGETS = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')
 _INCREASING = (
     'increasing whole numbers above 0',
     lambda v: len(v) > 0
@@ -73,7 +74,16 @@ _RULES: dict[str, Rule] = {
     'model.qk_norm': _SWITCH,
     'model.previous_token': _SWITCH,
     'model.dtype': _one_of('float32', 'bfloat16'),
-    'model.remat': _one_of('none', 'full'),
+    'model.remat': _one_of('none', 'dots', 'attention', 'full'),
+    'model.scan_layers': _SWITCH,
+    'model.lora_rank': _NOT_NEGATIVE,
+    'model.lora_alpha': _POSITIVE,
+    'model.lora_targets': (
+        f'some of {", ".join(_LORA_TARGETS)}, each once',
+        lambda v: v
+        and set(v) <= set(_LORA_TARGETS)
+        and len(set(v)) == len(v),
+    ),
     'model.init_from': _NAME,
     'mesh.data': _AXIS,
     'mesh.fsdp': _AXIS,
@@ -114,6 +124,10 @@ _RULES: dict[str, Rule] = {
     'grpo.weight_decay': _NOT_NEGATIVE,
     'grpo.microbatch_rows': _COUNT,
     'grpo.length_buckets': _INCREASING,
+    'grpo.logprob_chunk': (
+        'a whole number of at least 0',
+        lambda v: v >= 0,
+    ),
     'grpo.max_nonfinite': _COUNT,
     'boundary.hard_below': _INSIDE,
     'boundary.mastered_above': _INSIDE,
@@ -194,6 +208,11 @@ def _check_combinations(config: ml_collections.ConfigDict) -> None:
     raise UserError(
         f'config.pool.retire_below is {pool.retire_below} and retire_above '
         f'is {pool.retire_above}; the first must be below the second.'
+    )
+  if 'warm_start' in config and config.model.lora_rank:
+    raise UserError(
+        f'config.model.lora_rank is {config.model.lora_rank}; a warm start '
+        'trains all parameters, so it must be 0.'
     )
   if config.model.num_heads % config.model.num_kv_heads:
     raise UserError(

@@ -1,9 +1,7 @@
-"""Device mesh, the one table of logical axes, and placement.
+"""Device mesh and placement, by the table of logical axes (device/axes.py).
 
-Arrays name their dimensions by logical axes ('vocab', 'embed', ...). The table
-below alone says which mesh axis each of them is cut along. Anything that does
-not fit (an axis used twice, a size that does not divide) is an error here, not
-a silent replication.
+Anything that does not fit (an axis used twice, a size that does not divide) is
+an error here, not a silent replication.
 """
 
 import math
@@ -12,20 +10,10 @@ from typing import Any, Sequence
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from rods_jax.device import axes as axes_lib
 from rods_jax.device import model
 
-MESH_AXES = ('data', 'fsdp', 'tensor')
-
-# Logical axis -> mesh axes. Heads and kv heads are cut alike, so that a query
-# head stays on the device of the kv head it reads.
-RULES: dict[str, tuple[str, ...]] = {
-    'batch': ('data', 'fsdp'),
-    'vocab': ('tensor',),
-    'embed': ('fsdp',),
-    'heads': ('tensor',),
-    'kv_heads': ('tensor',),
-    'mlp': ('tensor',),
-}
+MESH_AXES, RULES = axes_lib.MESH_AXES, axes_lib.RULES
 
 
 def make_mesh(
@@ -125,13 +113,21 @@ def replicated(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
-def param_shardings(params: Any, mesh: Mesh) -> Any:
-  """The tree of `params` (arrays or shapes) with a NamedSharding per leaf."""
-  return jax.tree.map(
-      lambda x, axes: named(axes, x.shape, mesh),
-      params,
-      model.logical_axes(params),
-  )
+def param_shardings(params: Any, mesh: Mesh, gathered: bool = False) -> Any:
+  """The tree of `params` (arrays or shapes) with a NamedSharding per leaf.
+
+  Args:
+    params: the tree.
+    mesh: the devices.
+    gathered: not cut along 'embed': a decode step then reads its weights
+      where they lie instead of gathering them for every token.
+  """
+
+  def place(x, names):
+    names = axes_lib.gathered(names) if gathered else names
+    return named(names, x.shape, mesh)
+
+  return jax.tree.map(place, params, model.logical_axes(params))
 
 
 def abstract_params(config: model.ModelConfig, mesh: Mesh) -> Any:

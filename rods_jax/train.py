@@ -140,13 +140,13 @@ def play(run: run_lib.Run, ids: np.ndarray) -> rollout.Result:
   """group_size trajectories of each task, group by group."""
   r, position = run.config.rollout, run.position
   key = rng.device(run.config.rng_seed, 'sample', position.step)
-  run.engine.reset(run.state.params, key, temperature=r.temperature)
+  run.engine.reset(run.params, key, temperature=r.temperature)
   jobs = [
       rollout.Job(run.pool.task(int(i)), sample, k * r.group_size + sample)
       for k, i in enumerate(ids)
       for sample in range(r.group_size)
   ]
-  return rollout.rollout(
+  result = rollout.rollout(
       jobs,
       run.engine,
       run.policy.fmt,
@@ -154,6 +154,8 @@ def play(run: run_lib.Run, ids: np.ndarray) -> rollout.Result:
       policy_version=position.step,
       environments=run.environments,
   )
+  run.engine.release()
+  return result
 
 
 def update_policy(
@@ -273,7 +275,7 @@ def evaluate_policy(run: run_lib.Run) -> Metrics:
     results = evaluate.evaluate_tasks(
         run.config,
         run.policy,
-        run.state.params,
+        run.params,
         run.evaluation,
         run.engine,
         run.environments,

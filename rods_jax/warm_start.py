@@ -116,6 +116,7 @@ def fit(config, policy: build.Policy, seeds, writer: MetricsWriter):
   step_fn = update.make_supervised_fn(
       policy.graphdef,
       optimizer,
+      chunk=config.grpo.logprob_chunk or None,
       state_shardings=jax.tree.map(lambda x: x.sharding, state),
       mesh=policy.mesh,
   )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import hashlib
 import json
 import pathlib
 from typing import Any
@@ -17,7 +18,9 @@ from rods_jax import checkpoint
 from rods_jax import errors
 from rods_jax import rng
 from rods_jax import sharding
+from rods_jax.device import lora
 from rods_jax.device import model
+from rods_jax.device import stacking
 
 EMBEDDED = build.ASSETS / 'policy.safetensors'
 
@@ -35,6 +38,7 @@ def names(params: Any) -> list[str]:
 
 def save(path: pathlib.Path, params: Any, metadata: Mapping[str, str]) -> None:
   """Writes bfloat16 tensors, half the size of float32."""
+  params = stacking.unstack(params)  # layers are apart in every file
   leaves = [jnp.asarray(x, jnp.bfloat16) for x in jax.tree.leaves(params)]
   tensors = dict(zip(names(params), leaves, strict=True))
   partial = path.with_suffix('.partial')
@@ -55,7 +59,8 @@ def load(path: pathlib.Path, abstract: Any) -> Any:
     raise errors.UserError(
         f'Cannot read the policy in {path}: {error}'
     ) from error
-  wanted = dict(zip(names(abstract), jax.tree.leaves(abstract), strict=True))
+  apart = jax.eval_shape(stacking.unstack, abstract)
+  wanted = dict(zip(names(apart), jax.tree.leaves(apart), strict=True))
   for name in sorted(wanted.keys() ^ tensors.keys()):
     where = 'lacks' if name in wanted else 'has an unknown'
     raise errors.UserError(
@@ -69,7 +74,8 @@ def load(path: pathlib.Path, abstract: Any) -> Any:
           f'config.model asks for {leaf.shape}.'
       )
   leaves = [tensors[name].astype(jnp.float32) for name in wanted]
-  return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
+  params = jax.tree.unflatten(jax.tree.structure(apart), leaves)
+  return stacking.stack(params) if stacking.is_stacked(abstract) else params
 
 
 def origin(
@@ -81,7 +87,9 @@ def origin(
   """
   data = config.data
   shape = dataclasses.asdict(policy.config)
-  del shape['dtype'], shape['remat']  # another run may choose others
+  for name in ('dtype', 'remat', 'scan_layers', 'lora_rank', 'lora_alpha',
+               'lora_targets'):
+    del shape[name]  # another run may choose others
   if shape['rope_scaling'] is None:
     del shape['rope_scaling']  # files from before it was there lack it
   found = {
@@ -109,14 +117,50 @@ def _check_origin(path: pathlib.Path, wanted: Mapping[str, str]) -> None:
 
 
 def abstract_params(policy: build.Policy) -> Any:
-  """Shapes, dtypes and shardings of the parameters."""
-  return sharding.abstract_params(policy.config, policy.mesh)
+  """Shapes, dtypes and shardings of the parameters, adapters left out."""
+  return sharding.abstract_params(policy.config.base, policy.mesh)
+
+
+def abstract_trained(policy: build.Policy) -> Any:
+  """The same of what is trained: the adapters, or all parameters."""
+  if not policy.config.lora_rank:
+    return abstract_params(policy)
+  return lora.split(sharding.abstract_params(policy.config, policy.mesh))[0]
+
+
+def initial_adapters(
+    config: ml_collections.ConfigDict, policy: build.Policy
+) -> Any:
+  """Adapters that add nothing yet, laid out on the mesh."""
+  make = lambda key: lora.split(model.create(policy.config, key)[1])[0]
+  places = jax.tree.map(lambda x: x.sharding, abstract_trained(policy))
+  key = rng.device(config.rng_seed, 'adapters')
+  return jax.jit(make, out_shardings=places)(key)
+
+
+def digest(params: Any) -> str:
+  """Of the bits of all parameters; the same however they are laid out."""
+
+  @jax.jit
+  def total(x):
+    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+    place = jnp.zeros(x.shape, jnp.uint32)
+    for axis in range(x.ndim):
+      index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+      place = place * jnp.uint32(1_000_003) + index
+    return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
+
+  totals = jax.device_get(jax.tree.map(total, params))
+  entries = zip(names(params), map(int, jax.tree.leaves(totals)), strict=True)
+  return hashlib.sha256(json.dumps(list(entries)).encode()).hexdigest()
 
 
 def initial_params(
     config: ml_collections.ConfigDict, policy: build.Policy
 ) -> Any:
   """Parameters as config.model.init_from says, laid out on the mesh.
+
+  Adapters are left out: see initial_adapters.
 
   It is 'embedded', 'random', a .safetensors file, or a folder: a run's, that of
   its checkpoints, or one checkpoint.
@@ -125,7 +169,7 @@ def initial_params(
   abstract = abstract_params(policy)
   if source == 'random':
     key = rng.device(config.rng_seed, 'init')
-    params = model.create(policy.config, key)[1]
+    params = model.create(policy.config.base, key)[1]
   elif source == 'embedded' or source.endswith('.safetensors'):
     path = EMBEDDED if source == 'embedded' else pathlib.Path(source)
     params = load(path, abstract)

@@ -171,7 +171,7 @@ def test_logical_axes_name_every_dimension():
         ('head_dim', 5, 'must be even'),
         ('num_layers', 0, 'model.num_layers is 0'),
         ('dtype', 'float64', "use 'float32' or 'bfloat16'"),
-        ('remat', 'some', "use 'none' or 'full'"),
+        ('remat', 'some', 'use one of none, dots'),
     ],
 )
 def test_config_errors_say_what_to_do(field, value, message):

@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from rods_jax.device import axes
+
 _MASKED = -1e30  # finite, so that no difference of two scores is NaN
 _TINY = 1e-30  # keeps a row that sees nothing at 0 instead of NaN
 
@@ -33,6 +35,31 @@ class Segment(NamedTuple):
 
 
 Cache = list[list[Segment]]  # [layer][segment]
+
+
+def empty(
+    num_layers: int,
+    shape: tuple[int, int, int],
+    buckets: Sequence[int],
+    dtype: str,
+    device: jax.sharding.Sharding | None,
+) -> Cache:
+  """A cache of zeros.
+
+  Args:
+    num_layers: layers.
+    shape: (B, K, P).
+    buckets: where the segments end, rising.
+    dtype: of keys and values.
+    device: where each array lives.
+  """
+  b, k, p = shape
+  zeros = functools.partial(jnp.zeros, dtype=dtype, device=device)
+  sizes = [end - start for start, end in zip((0, *buckets), buckets)]
+  return [
+      [Segment(zeros((b, k, p, s)), zeros((b, k, s, p))) for s in sizes]
+      for _ in range(num_layers)
+  ]
 
 
 class _Partial(NamedTuple):
@@ -114,6 +141,8 @@ def attention(
     segments: Sequence[Segment],
     last: Int[Array, 'R T'],
     slots: Int[Array, 'R'] | None = None,
+    recent: Segment | None = None,
+    last_recent: Int[Array, 'R T'] | None = None,
 ) -> Float[Array, 'R T H P']:
   """Attention of queries over the cached positions 0 to `last`, inclusive.
 
@@ -122,6 +151,8 @@ def attention(
     segments: the cache of one layer.
     last: last visible position; -1 gives zeros.
     slots: slot of each row; None when row i is slot i.
+    recent: further positions of each row, behind `last` (recent.py).
+    last_recent: last visible one of them; -1 for none.
 
   Returns:
     The attention's output; softmax in float32.
@@ -136,6 +167,9 @@ def attention(
   for segment in segments:
     parts.append(_attend_where_needed(flat, segment, start, last, slots))
     start += segment.k.shape[-1]
+  if recent is not None:
+    last_recent = jnp.repeat(last_recent, group, axis=1)
+    parts.append(_attend_segment(flat, recent, 0, last_recent))
   top = functools.reduce(jnp.maximum, [part.top for part in parts])
   scales = [jnp.exp(part.top - top) for part in parts]
   total = sum(s * part.total for s, part in zip(scales, parts))
@@ -167,6 +201,68 @@ def write(
     )
     start += size
   return result
+
+
+def step(
+    segments: Sequence[Segment],
+    q: Float[Array, 'R T H P'],
+    k: Float[Array, 'R T K P'],
+    v: Float[Array, 'R T K P'],
+    positions: Int[Array, 'R T'],
+    slots: Int[Array, 'R'] | None = None,
+) -> tuple[list[Segment], Float[Array, 'R T H P']]:
+  """Stores keys and values of one layer, then attends up to each position.
+
+  Rows may stand in any slot, so over a mesh each device works on the rows whose
+  slot it holds, and on its heads: left to the compiler, the rows' segments
+  would be gathered from all devices.
+
+  Args:
+    segments: the cache of one layer.
+    q: queries.
+    k: keys of the same tokens.
+    v: their values.
+    positions: of the tokens; -1 stores nothing and sees nothing.
+    slots: slot of each row; None when row i is slot i.
+
+  Returns:
+    The cache and the attention's output.
+  """
+  if slots is None or not axes.is_spread():
+    return _step(segments, q, k, v, positions, slots)
+  cache = axes.partition('batch', 'kv_heads', None, None)
+  heads, kv_heads = (
+      axes.partition(None, None, name, None) for name in ('heads', 'kv_heads')
+  )
+  everywhere = axes.partition()
+  return jax.shard_map(
+      _step_of_held,
+      in_specs=(cache, heads, kv_heads, kv_heads, everywhere, everywhere),
+      out_specs=(cache, heads), check_vma=False,
+  )(list(segments), q, k, v, positions, slots)
+
+
+def _step_of_held(segments, q, k, v, positions, slots):
+  """`step` on one device, which holds the slots of some of the rows."""
+  mesh_axes = axes.RULES['batch']
+  held = segments[0].k.shape[0]
+  local = slots - jax.lax.axis_index(mesh_axes) * held
+  mine = (local >= 0) & (local < held)
+  segments, out = _step(
+      segments, q, k, v, jnp.where(mine[:, None], positions, -1),
+      jnp.where(mine, local, 0),
+  )
+  return segments, jax.lax.psum(out, mesh_axes)  # zeros where nothing is seen
+
+
+def _step(segments, q, k, v, positions, slots):
+  r, t = positions.shape
+  rows = jnp.arange(r) if slots is None else slots
+  flat = lambda x: x.reshape(-1, *x.shape[2:])
+  segments = write(
+      segments, jnp.repeat(rows, t), positions.reshape(-1), flat(k), flat(v)
+  )
+  return segments, attention(q, segments, positions, slots)
 
 
 def copy(

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from rods_jax.device import cache as cache_lib
 from rods_jax.device import model
+from rods_jax.device import recent as recent_lib
 from rods_jax.device import sampling
 
 
@@ -111,12 +112,10 @@ def extend(
     cache = list(cache)
 
     def attend(layer, q, k, v):
-      flat = lambda x: x.reshape(-1, *x.shape[2:])
-      cache[layer] = cache_lib.write(
-          cache[layer], jnp.repeat(slots, chunk), positions.reshape(-1),
-          flat(k), flat(v),
+      cache[layer], out = cache_lib.step(
+          cache[layer], q, k, v, positions, slots
       )
-      return cache_lib.attention(q, cache[layer], positions, slots)
+      return out
 
     tokens = jnp.where(valid, tokens, 0)
     decoder.forward(
@@ -135,7 +134,7 @@ class _Loop(NamedTuple):
   """State of the decoding loop."""
 
   step: Int[Array, '']
-  cache: cache_lib.Cache
+  cache: cache_lib.Cache | list[cache_lib.Segment]  # or what is new to it
   pending: Int[Array, 'B']
   previous: Int[Array, 'B']
   running: Bool[Array, 'B']
@@ -153,6 +152,7 @@ def decode(
     max_new: int,
     end_id: int,
     pad_id: int,
+    apart: bool = False,
 ) -> tuple[cache_lib.Cache, Sampled]:
   """Samples one token per running slot and step.
 
@@ -170,6 +170,8 @@ def decode(
     max_new: N, at least every budget.
     end_id: the end token.
     pad_id: fills the unused part of the tokens.
+    apart: only read the cache while sampling (recent.py): for devices where a
+      write costs more than one of its positions.
 
   Returns:
     The cache and what was sampled.
@@ -180,12 +182,20 @@ def decode(
     count = state.running.sum()
     return (count > min_running) | ((state.step == 0) & (count > 0))
 
+  fixed = cache if apart else None
+  changing = recent_lib.empty(cache, max_new) if apart else cache
   final = jax.lax.while_loop(
       proceed,
-      lambda state: _step(decoder, state, slots, sampler, end_id),
-      _start(cache, slots, max_new, pad_id),
+      lambda state: _step(decoder, state, slots, sampler, end_id, fixed),
+      _start(changing, slots, max_new, pad_id),
   )
-  return final.cache, final.sampled
+  if apart:
+    cache = recent_lib.absorb(
+        cache, final.cache, slots.lengths - 1, final.sampled.counts
+    )
+  else:
+    cache = final.cache
+  return cache, final.sampled
 
 
 def _step(
@@ -194,6 +204,7 @@ def _step(
     slots: Slots,
     sampler: sampling.Sampler,
     end_id: int,
+    fixed: cache_lib.Cache | None,
 ) -> _Loop:
   """Feeds the pending token of every running slot and samples the next."""
   done = state.sampled
@@ -202,12 +213,19 @@ def _step(
   lengths = slots.lengths + done.counts
   position = jnp.where(state.running, lengths - 1, -1)
   cache = list(state.cache)
+  last = jnp.where(state.running, slots.lengths - 2, -1)
+  column = jnp.where(state.running, done.counts, -1)
 
   def attend(layer, q, k, v):
-    cache[layer] = cache_lib.write(
-        cache[layer], rows, position, k[:, 0], v[:, 0]
-    )
-    return cache_lib.attention(q, cache[layer], position[:, None])
+    if fixed is None:
+      cache[layer], out = cache_lib.step(
+          cache[layer], q, k, v, position[:, None]
+      )
+    else:
+      cache[layer], out = recent_lib.step(
+          fixed[layer], cache[layer], q, k, v, last, column
+      )
+    return out
 
   x = decoder.forward(
       state.pending[:, None],
@@ -218,8 +236,8 @@ def _step(
   tokens, logprobs = sampling.sample(
       decoder.logits(x[:, 0]), sampler, slots.uids, lengths
   )
-  # An idle slot's column is out of range: dropped.
-  column = jnp.where(state.running, done.counts, max_new)
+  # An idle slot is out of range: dropped.
+  end = jnp.where(state.running, done.counts, max_new)
   counts = done.counts + state.running
   ended = state.running & (tokens == end_id)
   return _Loop(
@@ -229,8 +247,8 @@ def _step(
       previous=jnp.where(state.running, state.pending, state.previous),
       running=state.running & ~ended & (counts < slots.budgets),
       sampled=Sampled(
-          done.tokens.at[rows, column].set(tokens, mode='drop'),
-          done.logprobs.at[rows, column].set(logprobs, mode='drop'),
+          done.tokens.at[rows, end].set(tokens, mode='drop'),
+          done.logprobs.at[rows, end].set(logprobs, mode='drop'),
           counts,
           done.finished | ended,
       ),

@@ -2,8 +2,9 @@
 
 Grouped-query attention, rotary positions, RMSNorm before each block, SwiGLU.
 Layers are unrolled and own their parameters: on CPU that runs 1.2 to 1.4 times
-faster than a scan. Every parameter names its logical axes as plain metadata;
-sharding.py alone turns these names into devices.
+faster than a scan. With scan_layers they are stacked (stacking.py), and the
+training path compiles one layer, whatever their number. Every parameter names
+its logical axes as plain metadata; axes.py has the table of these names.
 
 The training path (`hidden`, `logits`) and the cached path (generate.py) run the
 same `Decoder.forward`; they differ only in the `attend` function it is given.
@@ -12,7 +13,7 @@ Shapes: B rows, T tokens, S keys, V vocab, D model, H heads, K kv heads,
 P head_dim, F mlp.
 """
 
-import dataclasses
+from collections.abc import Iterator
 import functools
 from typing import Any, Callable
 
@@ -21,86 +22,29 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from rods_jax.device import axes
 from rods_jax.device import layers
+from rods_jax.device import long_attention
+from rods_jax.device import lora
+from rods_jax.device import parameters
 from rods_jax.device import rope
+from rods_jax.device import stacking
+from rods_jax.device.model_config import ModelConfig
 
-Attend = Callable[[int, Array, Array, Array], Array]
+Attend = Callable[[int | None, Array, Array, Array], Array]
 
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-  """Shape of the decoder.
-
-  Attributes:
-    vocab_size: V.
-    d_model: D.
-    num_layers: decoder layers.
-    num_heads: H, query heads; a multiple of num_kv_heads.
-    num_kv_heads: K.
-    head_dim: P, even; apart from d_model / num_heads.
-    mlp_dim: F.
-    rope_theta: base of the rotary frequencies.
-    rope_scaling: how they are stretched for longer contexts (Llama 3), or None.
-    rms_eps: added to the mean square in RMSNorm.
-    tie_embeddings: the output matrix is the embedding.
-    qkv_bias: biases on the query, key and value projections (Qwen2.5).
-    qk_norm: RMSNorm over head_dim of queries and keys (Qwen3).
-    previous_token: the input is the token's embedding plus a linear map of the
-      embedding of the token before; see `_start_copying`.
-    dtype: of activations; parameters are float32.
-    remat: 'none', or 'full': recompute each layer in the backward pass.
-  """
-
-  vocab_size: int
-  d_model: int
-  num_layers: int
-  num_heads: int
-  num_kv_heads: int
-  head_dim: int
-  mlp_dim: int
-  rope_theta: float = 10_000.0
-  rope_scaling: rope.Llama3Scaling | None = None
-  rms_eps: float = 1e-6
-  tie_embeddings: bool = True
-  qkv_bias: bool = False
-  qk_norm: bool = True
-  previous_token: bool = False
-  dtype: str = 'float32'
-  remat: str = 'none'
-
-  def __post_init__(self):
-    for name in ('vocab_size', 'd_model', 'num_layers', 'num_heads',
-                 'num_kv_heads', 'head_dim', 'mlp_dim'):
-      if getattr(self, name) < 1:
-        raise ValueError(
-            f'model.{name} is {getattr(self, name)}; it must be at least 1.'
-        )
-    if self.num_heads % self.num_kv_heads:
-      raise ValueError(
-          f'model.num_heads ({self.num_heads}) must be a multiple of '
-          f'model.num_kv_heads ({self.num_kv_heads}).'
-      )
-    if self.head_dim % 2:
-      raise ValueError(f'model.head_dim ({self.head_dim}) must be even.')
-    if self.dtype not in ('float32', 'bfloat16'):
-      raise ValueError(
-          f"model.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'."
-      )
-    if self.remat not in ('none', 'full'):
-      raise ValueError(
-          f"model.remat is {self.remat!r}; use 'none' or 'full'."
-      )
+# What the backward pass finds of a layer, beside its input; the rest it
+# computes again.
+_KEPT = {
+    'full': jax.checkpoint_policies.nothing_saveable,
+    'attention': jax.checkpoint_policies.save_only_these_names(
+        long_attention.KEPT
+    ),
+    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
 
 
-def _param(rngs, shape, axes, scale=None) -> nnx.Param:
-  """A normal parameter of deviation `scale`; all ones (None) or zeros (0)."""
-  if scale is None:
-    value = jnp.ones(shape, jnp.float32)
-  elif scale == 0:
-    value = jnp.zeros(shape, jnp.float32)
-  else:
-    value = scale * jax.random.normal(rngs.params(), shape, jnp.float32)
-  return nnx.Param(value, logical_axes=axes)
+_param, _weight = parameters.make, parameters.weight
 
 
 def rms_norm(x: Float[Array, '... n'], weight: Float[Array, 'n'], eps: float):
@@ -132,13 +76,17 @@ class Attention(nnx.Module):
     if c.qk_norm:
       self.q_norm = _param(rngs, (p,), (None,))
       self.k_norm = _param(rngs, (p,), (None,))
+    lora.attach(self, config, rngs, q=1, k=1, v=1, o=2)
 
   def project(self, x: Float[Array, 'B T D'], positions: Int[Array, 'B T']):
     """Rotated queries [B T H P] and keys [B T K P], values [B T K P]."""
     c, dtype = self.config, x.dtype
     q, k, v = (
-        layers.linear(x, w[...].astype(dtype)) for w in (self.q, self.k, self.v)
+        lora.linear(self, name, x, _weight(w, dtype))
+        for name, w in (('q', self.q), ('k', self.k), ('v', self.v))
     )
+    q = axes.constrain(q, 'batch', None, 'heads', None)
+    k, v = (axes.constrain(y, 'batch', None, 'kv_heads', None) for y in (k, v))
     if c.qkv_bias:
       q = q + self.q_bias[...].astype(dtype)
       k = k + self.k_bias[...].astype(dtype)
@@ -153,8 +101,8 @@ class Attention(nnx.Module):
     return rotate(q), rotate(k), v
 
   def output(self, x: Float[Array, 'B T H P']) -> Float[Array, 'B T D']:
-    weight = self.o[...].astype(x.dtype).reshape(-1, self.config.d_model)
-    return layers.linear(x.reshape(*x.shape[:2], -1), weight)
+    weight = _weight(self.o, x.dtype).reshape(-1, self.config.d_model)
+    return lora.linear(self, 'o', x.reshape(*x.shape[:2], -1), weight)
 
 
 class Mlp(nnx.Module):
@@ -167,12 +115,13 @@ class Mlp(nnx.Module):
     self.down = _param(
         rngs, (f, d), ('mlp', 'embed'), (2 * config.num_layers * f) ** -0.5
     )
+    lora.attach(self, config, rngs, gate=1, up=1, down=1)
 
   def __call__(self, x: Float[Array, 'B T D']) -> Float[Array, 'B T D']:
-    gate = layers.linear(x, self.gate[...].astype(x.dtype))
-    up = layers.linear(x, self.up[...].astype(x.dtype))
-    down = self.down[...].astype(x.dtype)
-    return layers.linear(jax.nn.silu(gate) * up, down)
+    gate = lora.linear(self, 'gate', x, _weight(self.gate, x.dtype))
+    up = lora.linear(self, 'up', x, _weight(self.up, x.dtype))
+    inner = axes.constrain(jax.nn.silu(gate) * up, 'batch', None, 'mlp')
+    return lora.linear(self, 'down', inner, _weight(self.down, x.dtype))
 
 
 class Block(nnx.Module):
@@ -189,8 +138,12 @@ class Block(nnx.Module):
     eps = self.config.rms_eps
     normed = rms_norm(x, self.attention_norm[...], eps)
     q, k, v = self.attention.project(normed, positions)
-    x = x + self.attention.output(attend(q, k, v))
-    return x + self.mlp(rms_norm(x, self.mlp_norm[...], eps))
+    x = _between(x + self.attention.output(attend(q, k, v)))
+    return _between(x + self.mlp(rms_norm(x, self.mlp_norm[...], eps)))
+
+
+def _between(x: Float[Array, 'B T D']) -> Float[Array, 'B T D']:
+  return axes.constrain(x, 'batch', 'sequence', None)
 
 
 class Decoder(nnx.Module):
@@ -202,15 +155,17 @@ class Decoder(nnx.Module):
     # At 0.02 a tied table holds logits within 0.02 * D (3.8 for D = 192), and
     # a small policy took half as many steps again to learn to copy.
     self.embedding = _param(rngs, (v, d), ('vocab', 'embed'), 0.1)
-    self.blocks = nnx.List(
-        [Block(config, rngs) for _ in range(config.num_layers)]
-    )
+    blocks = [Block(config, rngs) for _ in range(config.num_layers)]
+    self.blocks = nnx.List(blocks)
     self.final_norm = _param(rngs, (d,), (None,))
     if not config.tie_embeddings:
       self.head = _param(rngs, (d, v), ('embed', 'vocab'), 0.02)
     if config.previous_token:
       self.previous = _param(rngs, (d, d), ('embed', None), d**-0.5)
       _start_copying(self, rngs)
+    if config.scan_layers:
+      states = [nnx.state(block) for block in blocks]
+      self.blocks = nnx.merge(nnx.graphdef(blocks[0]), stacking.join(states))
 
   def forward(
       self,
@@ -218,7 +173,7 @@ class Decoder(nnx.Module):
       previous: Int[Array, 'B T'],
       positions: Int[Array, 'B T'],
       attend: Attend,
-      remat: bool = False,
+      training: bool = False,
   ) -> Float[Array, 'B T D']:
     """The last layer's normed activations.
 
@@ -227,30 +182,63 @@ class Decoder(nnx.Module):
       previous: the token before each; 0 before the first of a row. Read only
         where config.previous_token is set.
       positions: rotary position of each token.
-      attend: (layer, q, k, v) -> attention output [B T H P].
-      remat: recompute each layer in the backward pass.
+      attend: (layer, q, k, v) -> attention output [B T H P]; layer is None
+        within a scan.
+      training: scan and recompute the layers as the config says. The cached
+        path never scans: each layer writes into a cache of its own.
     """
-    embedding = self.embedding[...].astype(self.config.dtype)
+    embedding = _weight(self.embedding, self.config.dtype)
     x = embedding[tokens]
     if self.config.previous_token:
-      weight = self.previous[...].astype(x.dtype)
+      weight = _weight(self.previous, x.dtype)
       x = x + layers.linear(embedding[previous], weight)
-    for layer, block in enumerate(self.blocks):
-      attend_here = functools.partial(attend, layer)
-      if remat:
-        x = _remat_block(block, x, positions, attend_here)
-      else:
-        x = block(x, positions, attend_here)
+    x = _between(x)
+    remat = self.config.remat if training else 'none'
+    if training and self.config.scan_layers:
+      graphdef, params = nnx.split(self.blocks)
+      here = functools.partial(attend, None)
+      run = _runner(graphdef, positions, here, remat, scanned=True)
+      x, _ = jax.lax.scan(lambda x, params: (run(params, x), None), x, params)
+    else:
+      for layer, (graphdef, params) in enumerate(self._layers()):
+        here = functools.partial(attend, layer)
+        x = _runner(graphdef, positions, here, remat)(params, x)
     return rms_norm(x, self.final_norm[...], self.config.rms_eps)
+
+  def _layers(self) -> Iterator[tuple[nnx.GraphDef, Any]]:
+    """Definition and parameters of each block."""
+    if not self.config.scan_layers:
+      yield from map(nnx.split, self.blocks)
+      return
+    graphdef, params = nnx.split(self.blocks)
+    for layer in range(self.config.num_layers):
+      yield graphdef, jax.tree.map(lambda x: x[layer], params)
 
   def logits(self, x: Float[Array, '... D']) -> Float[Array, '... V']:
     """float32 logits."""
     if self.config.tie_embeddings:
-      return layers.tied_logits(x, self.embedding[...].astype(x.dtype))
-    weight = self.head[...].astype(x.dtype)
-    return jnp.einsum(
-        '...d,dv->...v', x, weight, preferred_element_type=jnp.float32
-    )
+      return layers.tied_logits(x, _weight(self.embedding, x.dtype))
+    return _product(x, _weight(self.head, x.dtype))
+
+  def spread_logits(self, x: Float[Array, 'B K D']) -> Float[Array, 'B K V']:
+    """`logits` in training: see 'spread_vocab' in axes.py."""
+    x = axes.constrain(x, 'replica', None, None)
+    if self.config.tie_embeddings:
+      weight = self.embedding[...].astype(x.dtype)
+      weight = axes.constrain(weight, 'spread_vocab', None)
+      out = layers.tied_logits(x, weight)
+    else:
+      weight = self.head[...].astype(x.dtype)
+      out = _product(x, axes.constrain(weight, None, 'spread_vocab'))
+    return axes.constrain(out, 'replica', None, 'spread_vocab')
+
+
+def _product(
+    x: Float[Array, '... D'], head: Float[Array, 'D V']
+) -> Float[Array, '... V']:
+  return jnp.einsum(
+      '...d,dv->...v', x, head, preferred_element_type=jnp.float32
+  )
 
 
 def _start_copying(decoder: Decoder, rngs: nnx.Rngs) -> None:
@@ -276,19 +264,42 @@ def _start_copying(decoder: Decoder, rngs: nnx.Rngs) -> None:
       a.q_norm[...] = 1.5 * a.q_norm[...]  # a match outweighs a whole context
 
 
-def _remat_block(block: Block, x, positions, attend):
-  graphdef, params = nnx.split(block)
+def _runner(graphdef, positions, attend, remat: str, scanned: bool = False):
+  """(parameters, x) -> x of one block."""
 
-  @jax.checkpoint
   def run(params, x):
+    if scanned and remat != 'none':  # or XLA casts all layers before the scan
+      params = jax.lax.optimization_barrier(params)
     return nnx.merge(graphdef, params)(x, positions, attend)
 
-  return run(params, x)
+  if remat == 'none':
+    return run
+  return jax.checkpoint(run, policy=_KEPT[remat])
 
 
 def create(config: ModelConfig, key: jax.Array) -> tuple[nnx.GraphDef, Any]:
   """A randomly initialized decoder: (static definition, float32 parameters)."""
-  return nnx.split(Decoder(config, nnx.Rngs(params=key)))
+  rngs = nnx.Rngs(params=key, adapters=jax.random.fold_in(key, 1))
+  return nnx.split(Decoder(config, rngs))
+
+
+def definition(config: ModelConfig) -> nnx.GraphDef:
+  """The static definition alone: no parameter is made."""
+  return nnx.graphdef(
+      nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(params=0, adapters=1)))
+  )
+
+
+def for_rollouts(config: ModelConfig, params: Any) -> Any:
+  """Parameters as rollouts read them: layers apart, matrices in config.dtype.
+
+  Each use casts them anyway, so nothing changes but the bytes that a decode
+  step reads. Vectors (of the norms) are used in float32.
+  """
+  return jax.tree.map(
+      lambda x: x.astype(config.dtype) if x.ndim > 1 else x,
+      stacking.unstack(params),
+  )
 
 
 def hidden(
@@ -313,13 +324,14 @@ def hidden(
   valid = index < lengths[:, None]
   positions = jnp.broadcast_to(index, tokens.shape)
   tokens = jnp.where(valid, tokens, 0)
-  return decoder.forward(
+  x = decoder.forward(
       tokens,
       shift(tokens, 0),
       positions,
       lambda _, q, k, v: layers.causal_attention(q, k, v),
-      remat=decoder.config.remat == 'full',
+      training=True,
   )
+  return axes.constrain(x, 'batch', None, None)
 
 
 def shift(
@@ -333,8 +345,11 @@ def shift(
 def logits(
     graphdef: nnx.GraphDef, params: Any, hidden: Float[Array, '... D']
 ) -> Float[Array, '... V']:
-  """float32 logits of activations."""
-  return nnx.merge(graphdef, params).logits(hidden)
+  """float32 logits of activations. The training path."""
+  decoder = nnx.merge(graphdef, params)
+  if hidden.ndim == 3:
+    return decoder.spread_logits(hidden)
+  return decoder.logits(hidden)
 
 
 def logical_axes(params: Any) -> Any:

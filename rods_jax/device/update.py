@@ -20,7 +20,9 @@ import optax
 
 from rods_jax.batch import Batch, Bucket, Packed
 from rods_jax.device import advantages as advantages_lib
+from rods_jax.device import axes
 from rods_jax.device import logprobs as logprobs_lib
+from rods_jax.device import lora
 from rods_jax.device import losses
 from rods_jax.device import masked
 from rods_jax.device import model
@@ -35,7 +37,7 @@ class TrainState:
   """All that changes from step to step; a plain pytree.
 
   Attributes:
-    params: the policy's.
+    params: those that are trained: the policy's, or its adapters (lora.py).
     opt_state: the optimizer's.
     step: int32 [], calls so far, those without a parameter change included.
     nonfinite_in_row: int32 [], calls in a row that were skipped because the
@@ -137,6 +139,7 @@ def make_update_fn(
     config: GrpoConfig,
     *,
     chunk: int | None = None,
+    base_graphdef: Any = None,
     state_shardings: TrainState | None = None,
     mesh: Mesh | None = None,
 ) -> Callable[[TrainState, Any, Batch], tuple[TrainState, Metrics]]:
@@ -150,13 +153,18 @@ def make_update_fn(
     optimizer: of make_optimizer.
     config: the options.
     chunk: see logprobs.token_logprobs.
+    base_graphdef: of the model without adapters where adapters are trained;
+      ref_params are then the base of policy and reference alike.
     state_shardings: where the state lives; with `mesh`, fixes inputs and
       outputs: rows of a microbatch are split over ('data', 'fsdp').
     mesh: the devices.
   """
 
+  adapted, with_kl = base_graphdef is not None, config.kl_coef > 0
+  ref_graphdef = base_graphdef if adapted else graphdef
+
   def update(state, ref_params, batch):
-    if config.kl_coef > 0 and ref_params is None:
+    if (with_kl or adapted) and ref_params is None:
       raise ValueError(
           f'grpo.kl_coef is {config.kl_coef}; give the reference parameters.'
       )
@@ -165,11 +173,12 @@ def make_update_fn(
     ).reshape(-1)
 
     def loss(params, micro):
-      score = _scorer(graphdef, micro, config.temperature, chunk)
-      ref = score(ref_params)[0] if config.kl_coef > 0 else None
+      options = micro, config.temperature, chunk
+      policy = lora.join(params, ref_params) if adapted else params
+      ref = _scorer(ref_graphdef, *options)(ref_params)[0] if with_kl else None
       sums = losses.grpo(
-          *score(params), micro.old_logprobs, ref, advantages[micro.rows],
-          micro.mask, config,
+          *_scorer(graphdef, *options)(policy), micro.old_logprobs, ref,
+          advantages[micro.rows], micro.mask, config,
       )
       return sums.objective, sums
 
@@ -179,7 +188,8 @@ def make_update_fn(
     ))
     return _apply(optimizer, state, grads, sums)
 
-  with_ref = state_shardings is not None and config.kl_coef > 0
+  # A base stays where it is: it is not of the state's structure.
+  with_ref = state_shardings is not None and with_kl and not adapted
   ref_shardings = state_shardings.params if with_ref else None
   return _jit(update, state_shardings, mesh, ref_shardings)
 
@@ -247,11 +257,16 @@ def _jit(step, state_shardings, mesh, *more_shardings):
   """jit with the state donated, and shardings fixed where they are given."""
   if mesh is None or state_shardings is None:
     return jax.jit(step, donate_argnums=0)
+
+  def placed(*args):
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+      return step(*args)
+
   batch = batch_shardings(mesh)
   if not more_shardings:
     batch = batch.packed
   return jax.jit(
-      step,
+      placed,
       donate_argnums=0,
       in_shardings=(state_shardings, *more_shardings, batch),
       out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
@@ -281,7 +296,12 @@ def _scorer(graphdef, micro: Bucket, temperature: float, chunk: int | None):
 
 def _accumulate(loss, params, packed: Packed):
   """Sums of gradients and of Sums over all microbatches that are in use."""
-  carry = jax.tree.map(jnp.zeros_like, params), losses.Sums.zero()
+  names = model.logical_axes(params)
+  place = lambda tree: jax.tree.map(
+      lambda x, axis_names: axes.constrain(x, *axis_names), tree, names
+  )
+  zeros = place(jax.tree.map(jnp.zeros_like, params))
+  carry = zeros, losses.Sums.zero()
   for bucket, count in zip(packed.buckets, packed.counts):
 
     def body(i, carry, bucket=bucket):
@@ -289,7 +309,8 @@ def _accumulate(loss, params, packed: Packed):
       added, more = jax.grad(loss, has_aux=True)(
           params, _microbatch(bucket, i)
       )
-      return jax.tree.map(jnp.add, grads, added), sums.merge(more)
+      grads = jax.tree.map(jnp.add, grads, place(added))
+      return grads, sums.merge(more)
 
     carry = jax.lax.fori_loop(0, count, body, carry)
   return carry
