@@ -148,7 +148,7 @@ class _Rollout:
 
   def __init__(self, generator, fmt, budgets):
     self.generator: Generator = generator
-    self.fmt: chat_format.CompactFormat = fmt
+    self.fmt: chat_format.ChatFormat = fmt
     self.budgets: Budgets = budgets
     self.rows: dict[int, _Row] = {}  # slot -> row
     self.generate_s = 0.0
@@ -167,7 +167,9 @@ class _Rollout:
     if tools:
       row.log('system', ' '.join(sorted(tools)))
     row.log('user', turn.user)
-    return self.fmt.system(tools) + self.fmt.user(turn.user)
+    if first:
+      return self.fmt.prompt(tools, turn.user)
+    return self.fmt.turn(turn.user, tools)
 
   def start(self, slots: Sequence[int], jobs: Sequence[Job]) -> None:
     """Fills free slots; a group's prompt is prefilled once."""
@@ -249,7 +251,7 @@ class _Rollout:
     """Parses and executes a finished message, or ends the turn."""
     text = self.fmt.text(row.message)
     try:
-      calls = tool_calls.parse(text)
+      calls = self.fmt.parse(text)
     except tool_calls.ParseError as error:
       self.parse_error(row, text, str(error))
       return
@@ -296,7 +298,7 @@ class _Rollout:
 def rollout(
     jobs: Sequence[Job],
     generator: Generator,
-    fmt: chat_format.CompactFormat,
+    fmt: chat_format.ChatFormat,
     budgets: Budgets,
     policy_version: int = 0,
 ) -> Result:
