@@ -63,6 +63,9 @@ def test_a_tag_inside_a_string_is_text():
   body = CD.replace('"a"', f'"{value}"')
   for parse in (json_calls.parse_tagged, json_calls.parse_tagged_list):
     assert parse(tagged(body)) == [Call('cd', (), {'folder': value})]
+  body = BARE_CD.replace('"a"', '"<|python_tag|>"')
+  found = json_calls.parse_bare(body)
+  assert found == [Call('cd', (), {'folder': '<|python_tag|>'})]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ _SCRAPS = st.lists(
 ).map(''.join)
 
 
-@hypothesis.settings(max_examples=400, deadline=None)
+@hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(st.one_of(st.text(), _SCRAPS))
 def test_any_text_gives_calls_or_a_parse_error(text):
   for parse in PARSERS.values():

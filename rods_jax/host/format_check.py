@@ -3,8 +3,9 @@
 A dialogue of all kinds of pieces is played at start. Where the template, given
 one message more, only goes on writing (it preserves the prefix), the appended
 ids must be its ids. Where it rewrites what stands before, its text must still
-end with the appended piece; the rule then is that the row keeps what was
-sampled and shown, and the place is returned, to be told and tested.
+end with the policy's message, without the thinking, and the appended piece; the
+rule then is that the row keeps what was sampled and shown, and the place is
+returned, to be told and tested.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ class _Step:
   Attributes:
     what: in words.
     target: ids of the policy's message.
+    past: those of the message without the thinking.
     answer: that message for the template.
     piece: the appended ids.
     messages: those of the piece for the template.
@@ -35,6 +37,7 @@ class _Step:
 
   what: str
   target: list[int]
+  past: list[int]
   answer: native_formats.Message
   piece: list[int]
   messages: list[native_formats.Message]
@@ -66,7 +69,8 @@ def check(fmt: native_formats.NativeFormat) -> tuple[str, ...]:
       same = shown[len(before):] == step.piece
     else:
       rewritten.append(step.what)
-      same = shown[-len(step.piece):] == step.piece
+      end = [*step.past, *step.piece]
+      same = shown[-len(end):] == end
     if not same:
       raise _differs(fmt, step.what)
   return tuple(rewritten)
@@ -94,10 +98,11 @@ def _step(
     piece = fmt.turn(then, new_tools)
     messages = [fmt.user_message(then, new_tools)]
   else:
-    piece, messages = fmt.results(then), fmt.result_messages(then)
+    piece, messages = fmt.whole_results(then), fmt.result_messages(then)
   return _Step(
       what,
       fmt.target(calls, thought, words),
+      fmt.target(calls, None, words),
       fmt.answer_message(calls, thought, words),
       piece,
       messages,

@@ -32,6 +32,7 @@ OPEN, CLOSE = '<tool_call>', '</tool_call>'
 PYTHON_TAG = '<|python_tag|>'
 _BLANK = re.compile(r'[ \t\r\n]*')
 _BETWEEN = re.compile(r'[ \t\r\n]*[;,]?[ \t\r\n]*')
+_LIST = re.compile(r'\[[ \t\r\n]*\{')
 _NAME = re.compile(r'[A-Za-z_][A-Za-z0-9_]*')
 _METHOD = re.compile(r'[ \t\r\n]*([A-Za-z_][A-Za-z0-9_]*)\.call(?=\()')
 
@@ -62,13 +63,11 @@ def parse_tagged_list(text: str) -> list[Call]:
 
 def parse_bare(text: str) -> list[Call]:
   """Calls that are the whole message, or all of it behind <|python_tag|>."""
-  text = _bounded(text)
+  text = _bounded(text).strip()
+  if text[:1] == '{' or _LIST.match(text):  # a tag in a string is text then
+    return _counted(_objects(text))
   _, tag, code = text.partition(PYTHON_TAG)
-  if tag:
-    return _counted(_code(code))
-  stripped = text.strip()
-  begins = stripped[:1] == '{' or re.match(r'\[\s*\{', stripped)
-  return _counted(_objects(stripped)) if begins else []
+  return _counted(_code(code)) if tag else []
 
 
 def _bounded(text: str) -> str:

@@ -103,8 +103,12 @@ class NativeFormat:
     return self.tokenizer.encode_template(self._user_text(content))
 
   def results(self, texts: Sequence[str]) -> list[int]:
-    cut = [self.tokenizer.protect(self._cut(text)) for text in texts]
-    return self.tokenizer.encode_template(self._results_text(cut))
+    return self.whole_results([self._cut(text) for text in texts])
+
+  def whole_results(self, texts: Sequence[str]) -> list[int]:
+    """Tool results of any length."""
+    protected = [self.tokenizer.protect(text) for text in texts]
+    return self.tokenizer.encode_template(self._results_text(protected))
 
   def _cut(self, text: str) -> str:
     """The text, or its beginning and how much is missing."""
@@ -117,11 +121,17 @@ class NativeFormat:
     return self.target(calls)
 
   def target(
-      self, calls: Sequence[types.Call], thought: str = '', words: str = ''
+      self,
+      calls: Sequence[types.Call],
+      thought: str | None = '',
+      words: str = '',
   ) -> list[int]:
-    """A message with thinking, where this format thinks, words and calls."""
+    """A message with thinking, where this format thinks, words and calls.
+
+    With `thought` None it has no thinking, as templates write past messages.
+    """
     text = words
-    if self._thinking:
+    if self._thinking and thought is not None:
       begin = '' if self._opened else f'{json_calls.THINK}\n'
       text = f'{begin}{thought}\n{json_calls.THINK_END}\n\n{words}'
     if calls:
