@@ -58,7 +58,7 @@ class Engine:
       extend_buckets: Sequence[int],
       extend_rows: int,
       max_new: int,
-      end_id: int,
+      end_id: int | tuple[int, ...],
       pad_id: int,
   ):
     """Makes an engine without parameters; call `reset` before anything else.
@@ -74,7 +74,7 @@ class Engine:
       extend_rows: pieces per prefill step: a step's cost is
         extend_rows * piece, whatever num_slots is.
       max_new: most tokens of one decode call per slot.
-      end_id: token that ends a message.
+      end_id: token that ends a message, or all that do.
       pad_id: fills unused places; never read.
 
     Raises:
@@ -108,7 +108,9 @@ class Engine:
     self._started = np.zeros(self.num_slots, bool)
     self._cache: cache_lib.Cache | None = None
 
-  def _programs(self, graphdef: nnx.GraphDef, end_id: int) -> None:
+  def _programs(
+      self, graphdef: nnx.GraphDef, end_id: int | tuple[int, ...]
+  ) -> None:
     """Jits the three programs; shapes and shardings are fixed here alone."""
     c = self._config
     shapes = jax.eval_shape(

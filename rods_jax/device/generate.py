@@ -7,6 +7,8 @@ and idle slots get position -1, at which the cache writes and sees nothing.
 Shapes: B slots, R lanes, C tokens of a chunk, N most new tokens.
 """
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 from flax import nnx
@@ -151,7 +153,7 @@ def decode(
     min_running: Int[Array, ''],
     *,
     max_new: int,
-    end_id: int,
+    end_id: int | tuple[int, ...],
     pad_id: int,
 ) -> tuple[cache_lib.Cache, Sampled]:
   """Samples one token per running slot and step.
@@ -168,7 +170,7 @@ def decode(
     sampler: key, temperature, greedy.
     min_running: see above.
     max_new: N, at least every budget.
-    end_id: the end token.
+    end_id: the end token, or several.
     pad_id: fills the unused part of the tokens.
 
   Returns:
@@ -193,7 +195,7 @@ def _step(
     state: _Loop,
     slots: Slots,
     sampler: sampling.Sampler,
-    end_id: int,
+    end_id: int | tuple[int, ...],
 ) -> _Loop:
   """Feeds the pending token of every running slot and samples the next."""
   done = state.sampled
@@ -221,7 +223,9 @@ def _step(
   # An idle slot's column is out of range: dropped.
   column = jnp.where(state.running, done.counts, max_new)
   counts = done.counts + state.running
-  ended = state.running & (tokens == end_id)
+  end_ids = (end_id,) if isinstance(end_id, int) else end_id
+  ends = functools.reduce(operator.or_, [tokens == i for i in end_ids])
+  ended = state.running & ends
   return _Loop(
       step=state.step + 1,
       cache=cache,
