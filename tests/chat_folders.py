@@ -14,6 +14,7 @@ import tokenizers
 import transformers
 
 from rods_jax.host import bfcl
+from rods_jax.host import tool_schemas
 
 _CHATML = ('<|endoftext|>', '<|im_start|>', '<|im_end|>')
 _LLAMA = (
@@ -105,16 +106,19 @@ TOKENS = {
 
 
 @functools.cache
-def core(vocab_size: int = 1500) -> str:
-  """A byte-level BPE that learned from the tools' documentation, as JSON."""
+def core(vocab_size: int = 1500, words: bool = True) -> str:
+  """A byte-level BPE that learned from the tools' documentation, as JSON.
+
+  Without `words` its tokens reach over words, so that prompts are short.
+  """
   docs = [
-      json.dumps(bfcl.tool_doc(name))
+      json.dumps(tool_schemas.schema(name))
       for cls in bfcl.CLASSES
       for name in bfcl.tool_names(cls)
   ]
   made = tokenizers.Tokenizer(tokenizers.models.BPE())
   made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
-      add_prefix_space=False
+      add_prefix_space=False, use_regex=words
   )
   made.decoder = tokenizers.decoders.ByteLevel()
   alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())

@@ -59,6 +59,9 @@ class NativeFormat:
     self._opened = self.header.rstrip().endswith(json_calls.THINK)
     self._check_thinking()
     self._prompt = functools.lru_cache(64)(self._make_prompt)
+    self._schema = functools.cache(
+        lambda name: _protected(tool_schemas.schema(name), tokenizer.protect)
+    )
 
   def _header(self) -> str:
     messages = [{'role': 'user', 'content': _PROBE}]
@@ -153,8 +156,8 @@ class NativeFormat:
       self, tools: Iterable[str], text: str
   ) -> tuple[list[Message], list[Mapping[str, Any]]]:
     """Messages and tools, protected, of the beginning of a dialogue."""
-    schemas = _protected(tool_schemas.schemas(tools), self.tokenizer.protect)
-    return [self.user_message(text)], schemas
+    names = [s['function']['name'] for s in tool_schemas.schemas(tools)]
+    return [self.user_message(text)], [self._schema(name) for name in names]
 
   def user_message(self, text: str, new_tools: Iterable[str] = ()) -> Message:
     """What `turn` writes, as the template takes it."""
