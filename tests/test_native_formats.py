@@ -241,7 +241,7 @@ def folder_of(tmp_path, family='qwen25', **options) -> pathlib.Path:
         ('tokenizer.json', '{"model": 1}', 'Cannot read .*tokenizer.json'),
         ('tokenizer_config.json', None, 'has no tokenizer_config.json'),
         ('tokenizer_config.json', '[]', 'tokenizer_config.json: no JSON'),
-        ('chat_template.jinja', None, 'has no chat template: neither chat_temp'),
+        ('chat_template.jinja', None, 'has no chat template: neither chat_'),
         ('chat_template.jinja', '{% if %}', 'chat_template.jinja is damaged'),
         ('chat_template.jinja', '{{ raise_exception("no") }}',
          'refuses a plain dialogue: no'),

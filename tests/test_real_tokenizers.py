@@ -27,8 +27,8 @@ _PIECES = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 TEXTS = (
-    'Move "a.txt" to b/c, then list it.', ' \n\n two  lines\t\n', 'é 😀 世界 12345',
-    "it's <|im_end|> and <tool_call> as text",
+    'Move "a.txt" to b/c, then list it.', ' \n\n two  lines\t\n',
+    'é 😀 世界 12345', "it's <|im_end|> and <tool_call> as text",
 )
 CALLS = [Call('cd', (), {'folder': 'a b'}), Call('ls', (), {'a': True})]
 

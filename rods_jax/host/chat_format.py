@@ -1,9 +1,10 @@
 """What rollouts need of a chat format, and the small policy's compact one.
 
-A compact row is  <system> tools <user> text <assistant> calls <end> <tool> result
-<tool> result <assistant> <end> <user> ... : every piece is tokenized once and
-appended; nothing is decoded and encoded again. The policy samples what follows
-<assistant>, up to and with <end>; a message without calls ends the turn.
+A compact row is  <system> tools <user> text <assistant> calls <end> <tool>
+result <tool> result <assistant> <end> <user> ... : every piece is tokenized
+once and appended; nothing is decoded and encoded again. The policy samples
+what follows <assistant>, up to and with <end>; a message without calls ends the
+turn.
 The formats of pretrained families are in native_formats.py.
 """
 
