@@ -91,11 +91,14 @@ def finished(folder, tmp_path_factory):
 def test_a_run_trains_and_evaluates(folder, finished):
   workdir, trajectories = finished
   assert len(trajectories) == 4  # two tasks, two of each
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  last = [json.loads(line) for line in lines if 'update/' in line][-1]
-  assert last['step'] == 1
-  # The ratio is 1 where the sampler's logprobs are the training path's.
-  assert abs(last['update/sampler_logprob_difference']) < 1e-4
+  last = (workdir / 'metrics.jsonl').read_text().splitlines()[-1]
+  metrics = json.loads(last)
+  assert metrics['step'] == 1 and metrics['loss/grad_norm'] > 0
+  # What the training path computes for the sampled ids, and the sampler did.
+  assert metrics['loss/mismatch'] < 1e-4
+  assert metrics['rollout/sampled_tokens'] == sum(
+      int(t.loss_mask.sum()) for t in trajectories
+  ) / len(trajectories)
   assert evaluate.evaluate_run(config_from(folder), workdir) == 0
   assert json.loads((workdir / 'eval.json').read_text())['step'] == 1
 
