@@ -59,7 +59,8 @@ def _default() -> ml_collections.ConfigDict:
   model.lora_rank = 0  # of trained adapters on a frozen base; 0: train it all
   model.lora_alpha = 32.0  # adapters add (lora_alpha / lora_rank) A B
   model.lora_targets = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')
-  # 'embedded', 'random', a .safetensors file, or the folder of another run.
+  # 'embedded', 'random', a .safetensors file, the folder of another run, or one
+  # of Hugging Face, which brings its own shape, tokenizer and chat format.
   model.init_from = 'embedded'
 
   # Devices. One axis may be -1: whatever is left.
@@ -80,6 +81,7 @@ def _default() -> ml_collections.ConfigDict:
   rollout.extend_rows = 4  # pieces per prefill step
   rollout.refill_below = 0.5  # refill once this share of slots still runs
   rollout.max_message_tokens = 96  # per assistant message
+  rollout.thinking = False  # Qwen3 only: thinks before it answers
   rollout.max_rounds = 5  # tool rounds and parse errors per turn
   rollout.max_result_tokens = 48  # a longer tool result is cut, visibly
   rollout.call_timeout_s = 1.0  # per tool call

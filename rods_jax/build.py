@@ -16,6 +16,7 @@ import ml_collections
 
 from rods_jax import engine as engine_lib
 from rods_jax import errors
+from rods_jax import pretrained
 from rods_jax import rng
 from rods_jax import settings
 from rods_jax import sharding
@@ -50,7 +51,7 @@ class Tasks:
 
 def build_tasks(
     config: ml_collections.ConfigDict,
-    fmt: chat_format.CompactFormat | None = None,
+    fmt: chat_format.ChatFormat | None = None,
 ) -> Tasks:
   """Loads and splits BFCL; tasks with known faults are left out of both.
 
@@ -72,7 +73,7 @@ def build_tasks(
 
 def fits(
     task: types.Task,
-    fmt: chat_format.CompactFormat,
+    fmt: chat_format.ChatFormat,
     config: ml_collections.ConfigDict,
 ) -> bool:
   """Whether the ground-truth dialogue is short enough for this policy."""
@@ -108,7 +109,7 @@ def _seed_tasks(train, config, fmt) -> list[types.Task]:
 def evaluation_tasks(
     config: ml_collections.ConfigDict,
     tasks: Tasks,
-    fmt: chat_format.CompactFormat,
+    fmt: chat_format.ChatFormat,
 ) -> dict[str, list[types.Task]]:
   """The two evaluation sets: the same for every rng_seed.
 
@@ -156,8 +157,8 @@ class Policy:
     mesh: the devices.
   """
 
-  tokenizer: tokenizer_lib.Tokenizer
-  fmt: chat_format.CompactFormat
+  tokenizer: chat_format.Tokenizer
+  fmt: chat_format.ChatFormat
   config: model.ModelConfig
   graphdef: nnx.GraphDef
   mesh: jax.sharding.Mesh
@@ -190,20 +191,41 @@ def build_policy(
     config: ml_collections.ConfigDict,
     tokenizer: tokenizer_lib.Tokenizer | None = None,
 ) -> Policy:
-  """The policy without its parameters."""
-  tokenizer = tokenizer or tokenizer_lib.Tokenizer.load()
-  fields = config.model.to_dict()
-  del fields['init_from']
-  model_config = model.ModelConfig(vocab_size=tokenizer.vocab_size, **fields)
+  """The policy without its parameters.
+
+  Args:
+    config: the run's.
+    tokenizer: of a small policy that is being made.
+  """
+  config = pretrained.resolve(config)
+  folder = None if tokenizer else pretrained.folder(config)
+  if folder:
+    model_config = pretrained.model_config(config, folder)
+    fmt = pretrained.chat_format(config, folder, model_config.vocab_size)
+  else:
+    fmt = _compact_format(config, tokenizer or tokenizer_lib.Tokenizer.load())
+    fields = config.model.to_dict()
+    del fields['init_from']
+    vocab_size = fmt.tokenizer.vocab_size
+    model_config = model.ModelConfig(vocab_size=vocab_size, **fields)
   return Policy(
-      tokenizer=tokenizer,
-      fmt=chat_format.CompactFormat(
-          tokenizer, config.rollout.max_result_tokens
-      ),
+      tokenizer=fmt.tokenizer,
+      fmt=fmt,
       config=model_config,
       graphdef=model.definition(model_config),
       mesh=build_mesh(config),
   )
+
+
+def _compact_format(
+    config: ml_collections.ConfigDict, tokenizer: tokenizer_lib.Tokenizer
+) -> chat_format.CompactFormat:
+  if config.rollout.thinking:
+    raise errors.UserError(
+        'config.rollout.thinking is True, but the small policy does not think; '
+        'config.model.init_from names no Hugging Face folder.'
+    )
+  return chat_format.CompactFormat(tokenizer, config.rollout.max_result_tokens)
 
 
 def build_engine(
@@ -219,7 +241,7 @@ def build_engine(
       extend_buckets=tuple(r.extend_buckets),
       extend_rows=r.extend_rows,
       max_new=r.max_message_tokens,
-      end_id=policy.tokenizer.end_id,
+      end_id=policy.fmt.end_ids,
       pad_id=policy.tokenizer.pad_id,
   )
 

@@ -54,7 +54,7 @@ class Engine:
       extend_buckets: Sequence[int],
       extend_rows: int,
       max_new: int,
-      end_id: int,
+      end_id: int | tuple[int, ...],
       pad_id: int,
   ):
     """Makes an engine without parameters; call `reset` before anything else.
@@ -70,7 +70,7 @@ class Engine:
       extend_rows: pieces per prefill step: a step's cost is
         extend_rows * piece, whatever num_slots is.
       max_new: most tokens of one decode call per slot.
-      end_id: token that ends a message.
+      end_id: token that ends a message, or all that do.
       pad_id: fills unused places; never read.
 
     Raises:

@@ -15,6 +15,7 @@ import ml_collections
 import numpy as np
 
 from rods_jax import build
+from rods_jax import pretrained
 from rods_jax import rng
 from rods_jax import run
 from rods_jax import terminal
@@ -146,6 +147,7 @@ def evaluate_run(
     config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> int:
   """--mode=evaluate: the newest checkpoint, or the initial policy."""
+  config = pretrained.resolve(config)
   workdir_lib.check(workdir, config, may_differ='eval')
   policy = build.build_policy(config)
   step, params = run.latest_params(config, policy, workdir)

@@ -61,7 +61,7 @@ class Programs:
       config: model.ModelConfig,
       sizes: Sizes,
       *,
-      end_id: int,
+      end_id: int | tuple[int, ...],
       pad_id: int,
   ):
     """Jits everything, compiles nothing.
@@ -71,7 +71,7 @@ class Programs:
       mesh: of sharding.make_mesh.
       config: shape of the decoder.
       sizes: of the slots.
-      end_id: token that ends a message.
+      end_id: token that ends a message, or all that do.
       pad_id: fills unused places.
     """
     self._config, self._mesh, self._sizes = config, mesh, sizes

@@ -100,6 +100,7 @@ _RULES: dict[str, Rule] = {
     'rollout.extend_rows': _COUNT,
     'rollout.refill_below': ('from 0 to below 1', lambda v: 0 <= v < 1),
     'rollout.max_message_tokens': _COUNT,
+    'rollout.thinking': _SWITCH,
     'rollout.max_rounds': _COUNT,
     'rollout.max_result_tokens': _COUNT,
     'rollout.call_timeout_s': _POSITIVE,

@@ -26,6 +26,7 @@ import numpy as np
 
 from rods_jax import errors
 from rods_jax import evaluate
+from rods_jax import pretrained
 from rods_jax import records
 from rods_jax import report
 from rods_jax import rng
@@ -46,6 +47,7 @@ Groups = list[list[types.Trajectory]]
 
 def train(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   """Runs or continues a training run; returns the exit status."""
+  config = pretrained.resolve(config)
   workdir_lib.check(workdir, config)
   with stop_lib.StopRequest() as stop, run_lib.Run(config, workdir) as run:
     workdir_lib.prepare(workdir, config)  # a failed start claims no folder

@@ -16,6 +16,8 @@ import safetensors.flax
 from rods_jax import build
 from rods_jax import checkpoint
 from rods_jax import errors
+from rods_jax import huggingface
+from rods_jax import pretrained
 from rods_jax import rng
 from rods_jax import sharding
 from rods_jax.device import lora
@@ -162,8 +164,8 @@ def initial_params(
 
   Adapters are left out: see initial_adapters.
 
-  It is 'embedded', 'random', a .safetensors file, or a folder: a run's, that of
-  its checkpoints, or one checkpoint.
+  It is 'embedded', 'random', a .safetensors file, or a folder: one of Hugging
+  Face, a run's, that of its checkpoints, or one checkpoint.
   """
   source = config.model.init_from
   abstract = abstract_params(policy)
@@ -174,6 +176,8 @@ def initial_params(
     path = EMBEDDED if source == 'embedded' else pathlib.Path(source)
     params = load(path, abstract)
     _check_origin(path, origin(config, policy))
+  elif folder := pretrained.folder(config):
+    return huggingface.load(folder, abstract)
   else:
     path = pathlib.Path(source)
     if (path / 'checkpoints').is_dir():

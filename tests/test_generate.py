@@ -76,7 +76,7 @@ def test_pieces_of_one_row_in_one_block_see_each_other(programs):
     np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def _decode(programs, budgets, min_running=0):
+def _decode(programs, budgets, min_running=0, greedy=False):
   as_int = lambda x: np.array(x, np.int32)
   slots = generate.Slots(
       as_int([5, 6, 7, 8]), as_int([0] * SLOTS), as_int([1] * SLOTS),
@@ -84,7 +84,7 @@ def _decode(programs, budgets, min_running=0):
       np.arange(SLOTS, dtype=np.uint32),
   )
   sampler = sampling.Sampler(
-      jax.random.key(2), np.float32(1), np.bool_(False)
+      jax.random.key(2), np.float32(1), np.bool_(greedy)
   )
   return programs[1](_empty(), slots, sampler, np.int32(min_running))
 
@@ -114,3 +114,31 @@ def test_decode_stops_at_min_running(programs):
   assert np.asarray(got.counts).tolist() == [1, 1, 1, 1]
   _, got = _decode(programs, [0, 0, 0, 0])
   assert not np.asarray(got.counts).any()
+
+
+def test_any_of_several_end_tokens_ends(small_model):
+  """Llama-3.1 has three; with one alone its messages ran to their budget.
+
+  Greedy, so that the second run samples what the first did, up to a token
+  that the first took for any other.
+  """
+  graphdef, params = small_model
+
+  def tokens_of(end_id):
+    decode = jax.jit(
+        functools.partial(
+            generate.decode, graphdef, max_new=MAX_NEW, end_id=end_id,
+            pad_id=PAD,
+        )
+    )
+    programs = None, functools.partial(decode, params)
+    got = _decode(programs, [0, 0, 0, MAX_NEW], greedy=True)[1]
+    count = int(got.counts[3])
+    return np.asarray(got.tokens)[3, :count].tolist(), bool(got.finished[3])
+
+  never = 95  # as one id, in a tuple, or beside another
+  whole, _ = tokens_of(never)
+  assert never not in whole and len(whole) == MAX_NEW
+  assert tokens_of((never,)) == (whole, False)
+  stop = next(i for i in range(1, MAX_NEW) if whole[i] not in whole[:i])
+  assert tokens_of((never, whole[stop])) == (whole[: stop + 1], True)

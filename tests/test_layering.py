@@ -79,13 +79,16 @@ def test_forbidden_imports_are_found():
 
 
 @pytest.mark.parametrize(
-    'module', ['rods_jax.host.rollout', 'rods_jax.host.synthesis.background']
+    'module',
+    ['rods_jax.host.rollout', 'rods_jax.host.synthesis.background',
+     'rods_jax.host.format_check'],
 )
 def test_host_leaves_jax_out_of_the_process(module):
   """Directly or not: the synthesis process once started a second backend."""
   code = (
       f'import sys, {module}; '
-      "print([m for m in ('jax', 'jaxlib', 'flax') if m in sys.modules])"
+      "names = ('jax', 'jaxlib', 'flax', 'torch', 'transformers'); "
+      'print([m for m in names if m in sys.modules])'
   )
   run = subprocess.run(
       [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True

@@ -70,6 +70,7 @@ BAD = {
     'rollout.extend_rows': 0,
     'rollout.refill_below': 1.0,
     'rollout.max_message_tokens': 0,
+    'rollout.thinking': 1,
     'rollout.max_rounds': 0,
     'rollout.max_result_tokens': 0,
     'rollout.call_timeout_s': 0.0,

@@ -7,6 +7,8 @@ and idle slots get position -1, at which the cache writes and sees nothing.
 Shapes: B slots, R lanes, C tokens of a chunk, N most new tokens.
 """
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 from flax import nnx
@@ -150,7 +152,7 @@ def decode(
     min_running: Int[Array, ''],
     *,
     max_new: int,
-    end_id: int,
+    end_id: int | tuple[int, ...],
     pad_id: int,
     apart: bool = False,
 ) -> tuple[cache_lib.Cache, Sampled]:
@@ -168,7 +170,7 @@ def decode(
     sampler: key, temperature, greedy.
     min_running: see above.
     max_new: N, at least every budget.
-    end_id: the end token.
+    end_id: the end token, or several.
     pad_id: fills the unused part of the tokens.
     apart: only read the cache while sampling (recent.py): for devices where a
       write costs more than one of its positions.
@@ -203,7 +205,7 @@ def _step(
     state: _Loop,
     slots: Slots,
     sampler: sampling.Sampler,
-    end_id: int,
+    end_id: int | tuple[int, ...],
     fixed: cache_lib.Cache | None,
 ) -> _Loop:
   """Feeds the pending token of every running slot and samples the next."""
@@ -239,7 +241,9 @@ def _step(
   # An idle slot is out of range: dropped.
   end = jnp.where(state.running, done.counts, max_new)
   counts = done.counts + state.running
-  ended = state.running & (tokens == end_id)
+  end_ids = (end_id,) if isinstance(end_id, int) else end_id
+  ends = functools.reduce(operator.or_, [tokens == i for i in end_ids])
+  ended = state.running & ends
   return _Loop(
       step=state.step + 1,
       cache=cache,

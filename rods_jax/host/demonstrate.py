@@ -33,7 +33,7 @@ class Demonstration:
 
 
 def demonstrate(
-    task: types.Task, fmt: chat_format.CompactFormat
+    task: types.Task, fmt: chat_format.ChatFormat
 ) -> Demonstration:
   """Plays the ground truth; ValueError if it doesn't score 1 in every turn."""
   episode = env.Episode(task)
@@ -46,8 +46,10 @@ def demonstrate(
 
   said = ''
   for t, turn in enumerate(task.turns):
-    append(fmt.system(turn.new_tools if t else episode.on_offer()))
-    append(fmt.user(turn.user))
+    if t:
+      append(fmt.turn(turn.user, turn.new_tools))
+    else:
+      append(fmt.prompt(episode.on_offer(), turn.user))
     said += turn.user + '\n'
     calls = [tool_calls.parse_ground_truth(c) for c in turn.ground_truth]
     while calls:
@@ -59,7 +61,7 @@ def demonstrate(
       append(fmt.calls([call for call, _ in results]), sampled=True)
       append(fmt.results(texts))
       said += '\n'.join(texts) + '\n'
-    append([fmt.end_id], sampled=True)
+    append(fmt.calls([]), sampled=True)
     score = episode.end_turn()
     if score.reason:
       raise ValueError(f'{task.task_id}, turn {t}: {score.reason}')

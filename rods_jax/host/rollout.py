@@ -150,7 +150,7 @@ class _Rollout:
 
   def __init__(self, generator, fmt, budgets, environments):
     self.generator: Generator = generator
-    self.fmt: chat_format.CompactFormat = fmt
+    self.fmt: chat_format.ChatFormat = fmt
     self.budgets: Budgets = budgets
     self.environments: env_pool.Environments = environments
     self.rows: dict[int, _Row] = {}  # slot -> row
@@ -170,7 +170,9 @@ class _Rollout:
     if tools:
       row.log('system', ' '.join(sorted(tools)))
     row.log('user', turn.user)
-    return self.fmt.system(tools) + self.fmt.user(turn.user)
+    if first:
+      return self.fmt.prompt(tools, turn.user)
+    return self.fmt.turn(turn.user, tools)
 
   def start(self, slots: Sequence[int], jobs: Sequence[Job]) -> None:
     """Fills free slots; a group's prompt is prefilled once."""
@@ -252,7 +254,7 @@ class _Rollout:
     """Parses a finished message; ends the turn, or leaves its calls."""
     text = self.fmt.text(row.message)
     try:
-      calls = tool_calls.parse(text)
+      calls = self.fmt.parse(text)
     except tool_calls.ParseError as error:
       self.parse_error(row, text, str(error))
       return
@@ -314,7 +316,7 @@ class _Rollout:
 def rollout(
     jobs: Sequence[Job],
     generator: Generator,
-    fmt: chat_format.CompactFormat,
+    fmt: chat_format.ChatFormat,
     budgets: Budgets,
     policy_version: int = 0,
     environments: env_pool.Environments = env_pool.InProcess(),

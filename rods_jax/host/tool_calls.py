@@ -148,7 +148,7 @@ class _Parser:
       if keyword.iskeyword(name):
         raise ParseError(f'{name} cannot be an argument name')
       if name in kwargs:
-        raise ParseError(f'argument {_short(name)} given twice')
+        raise ParseError(f'argument {short(name)} given twice')
       self._next += 2
       kwargs[name] = self._value()
     elif kwargs:
@@ -257,10 +257,10 @@ class _Parser:
 
   def _shown(self) -> str:
     kind, text = self._tokens[self._next]
-    return 'the end of the message' if kind == 'eof' else f'{_short(text)!a}'
+    return 'the end of the message' if kind == 'eof' else f'{short(text)!a}'
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
   return text if len(text) <= 24 else text[:24] + '...'
 
 
@@ -291,13 +291,13 @@ def _string(text: str) -> str:
         warnings.simplefilter('ignore')  # an unknown escape stays as it is
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError, MemoryError):
-      raise ParseError(f'malformed string {_short(text)!a}') from None
-  if not value.isascii() and not _encodable(value):
+      raise ParseError(f'malformed string {short(text)!a}') from None
+  if not value.isascii() and not encodable(value):
     raise ParseError('a string holds half a surrogate pair')
   return value
 
 
-def _encodable(value: str) -> bool:
+def encodable(value: str) -> bool:
   try:
     value.encode()
   except UnicodeEncodeError:
