@@ -11,8 +11,9 @@ XLA's own summary would count once.
 
 What is held against the program:
   update   6 N flops per token (4 N of a frozen base) and those of causal
-           attention three times over, backward included, and a forward pass of the reference where there is one,
-           over all tokens of one padded microbatch of each length.
+           attention three times over, backward included, and a forward pass
+           of the reference where there is one, over all tokens of one padded
+           microbatch of each length.
   decode   one step at full caches: the weights, as cast for rollouts, and the
            cache, read once. Counted are bytes to and from HBM (hlo_bytes.py);
            XLA's own summary, beside it, adds on-chip memory to them.
@@ -256,7 +257,8 @@ def table(numbers: list[dict[str, Any]]) -> str:
     cells = (n.get(name, '') for n in numbers)
     cells = (f'{c:.2f}' if isinstance(c, float) else str(c) for c in cells)
     lines.append(f'| {name} | ' + ' | '.join(cells) + ' |')
-  lines += ['', '| program | collective | group | count | GiB |', '|---' * 5 + '|']
+  lines += ['', '| program | collective | group | count | GiB |']
+  lines.append('|---' * 5 + '|')
   for n in numbers:
     for c in n['collectives']:
       lines.append(
