@@ -10,9 +10,10 @@ and collectives are read off the compiled program (hlo_costs.py), whose loops
 XLA's own summary would count once.
 
 What is held against the program:
-  update   6 N flops per token and twice those of causal attention, backward
-           included, and a forward pass of the reference where there is one,
-           over all tokens of one padded microbatch of each length.
+  update   6 N flops per token (4 N of a frozen base) and those of causal
+           attention three times over, backward included, and a forward pass
+           of the reference where there is one, over all tokens of one padded
+           microbatch of each length.
   decode   one step at full caches: the weights, as cast for rollouts, and the
            cache, read once. Counted are bytes to and from HBM (hlo_bytes.py);
            XLA's own summary, beside it, adds on-chip memory to them.
@@ -176,9 +177,11 @@ def update_model_flops(setup: Setup) -> float:
   for length in grpo.length_buckets:
     # q k and weights v: 2 products over (length + 1) / 2 keys on average.
     attention = 2 * 2 * c.num_heads * c.head_dim * (length + 1) / 2
-    forward = per_token + c.num_layers * attention
-    passes = 4 if grpo.kl_coef > 0 else 3
-    total += grpo.microbatch_rows * length * passes * forward
+    reference = int(grpo.kl_coef > 0)
+    trained = 2 if c.lora_rank else 3  # frozen matrices have no gradient
+    work = (trained + reference) * per_token
+    work += (3 + reference) * c.num_layers * attention
+    total += grpo.microbatch_rows * length * work
   return total
 
 
@@ -254,7 +257,8 @@ def table(numbers: list[dict[str, Any]]) -> str:
     cells = (n.get(name, '') for n in numbers)
     cells = (f'{c:.2f}' if isinstance(c, float) else str(c) for c in cells)
     lines.append(f'| {name} | ' + ' | '.join(cells) + ' |')
-  lines += ['', '| program | collective | group | count | GiB |', '|---' * 5 + '|']
+  lines += ['', '| program | collective | group | count | GiB |']
+  lines.append('|---' * 5 + '|')
   for n in numbers:
     for c in n['collectives']:
       lines.append(

@@ -1,8 +1,8 @@
-"""Flops of matrix products and collectives of a compiled program, loops counted.
+"""Flops of matrix products, and collectives, of a compiled program.
 
 XLA's own cost analysis counts the body of each loop once. Here a loop whose
-bound is a constant counts as often as it runs; one whose bound is an input, such
-as that over the microbatches in use, counts once.
+bound is a constant counts as often as it runs; one whose bound is an input,
+such as that over the microbatches in use, counts once.
 
 The text form of the program is read: one computation after another, one
 instruction a line. On TPU products are convolutions, batch dimensions included;

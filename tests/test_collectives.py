@@ -1,62 +1,115 @@
-"""What travels between devices, read off the compiled programs.
+"""What all-gathers deliver, read off the programs compiled for 8 devices.
 
-Compiled for 8 forced host devices, data=1 fsdp=4 tensor=2. All sizes of the
-model differ, so that a gathered array is known by its number of elements.
+The mesh is data=1 fsdp=4 tensor=2. The sizes of the model are chosen so that
+the number of elements tells which array was gathered.
 """
 
+import dataclasses
+import json
 import math
 import os
 import subprocess
 import sys
 
 import jax
+import optax
 import pytest
 
 from experiments import hlo_costs
 from rods_jax import programs
 from rods_jax import sharding
-from rods_jax.device import losses
 from rods_jax.device import model
 from rods_jax.device import update
-from rods_jax.host import packing
 from tests import test_update
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FSDP, TENSOR = 4, 2
-V, D, H, P, F = 352, 48, 4, 12, 104
-SLOTS, ROWS, TOKENS, CHUNK = 8, 4, 24, 4
+V, D, H, K, P, F = 352, 48, 4, 2, 12, 104
+SLOTS, ROWS, CHUNK, LENGTH = 8, 4, 4, 24
+CONFIG = model.ModelConfig(
+    vocab_size=V, d_model=D, num_layers=2, num_heads=H, num_kv_heads=K,
+    head_dim=P, mlp_dim=F, scan_layers=True, remat='full',
+)
 
 
-def gathered(compiled) -> set[int]:
-  """Elements of each array that an all-gather delivers."""
-  program = hlo_costs.Program(compiled.as_text())
-  return {
+def gathered(lowered) -> list[int]:
+  """Elements of each array that an all-gather delivers, once each."""
+  program = hlo_costs.Program(lowered.compile().as_text())
+  return sorted({
       math.prod(dims)
       for ops in program.computations.values()
       for op in ops.values()
-      if op.code.startswith('all-gather') and not op.code.endswith('-done')
-      for dims in hlo_costs.shapes(op.type)
-  }
+      if op.code in ('all-gather', 'all-gather-start')
+      for dims in hlo_costs.all_dims(op.type)
+  })
 
 
-def compile_programs() -> dict[str, set[int]]:
-  """Name -> `gathered` of the update and of the rollout programs."""
+def compile_all() -> dict[str, list[int]]:
+  """Name of a program -> `gathered`."""
   mesh = sharding.make_mesh(1, FSDP, TENSOR)
-  config = model.ModelConfig(
-      vocab_size=V, d_model=D, num_layers=2, num_heads=H, num_kv_heads=2,
-      head_dim=P, mlp_dim=F, scan_layers=True, remat='full',
-  )
-  graphdef = model.definition(config)
+  graphdef = model.definition(CONFIG)
   made = programs.Programs(
-      graphdef, mesh, config, programs.Sizes(SLOTS, (16, 40), 4, 8, 8),
+      graphdef, mesh, CONFIG, programs.Sizes(SLOTS, (16, 40), 4, 8, 8),
       end_id=1, pad_id=0,
   )
-  found = {
-      name: gathered(lowered.compile())
-      for name, lowered in made.lower(8).items()
-  }
-  params = jax.device_put(
-      model.create(config, jax.random.key(0))[1],
-      sharding.abstract_params(config, mesh),
+  found = {name: gathered(low) for name, low in made.lower(8).items()}
+  params = model.create(CONFIG, jax.random.key(0))[1]
+  params = jax.device_put(params, sharding.param_shardings(params, mesh))
+  state = update.init_state(params, optax.sgd(1.0), 5, mesh)
+  step = update.make_update_fn(
+      graphdef, optax.sgd(1.0),
+      dataclasses.replace(test_update.CONFIG, kl_coef=0.1), chunk=CHUNK,
+      state_shardings=jax.tree.map(lambda x: x.sharding, state), mesh=mesh,
   )
+  batch = test_update.packed(buckets=(LENGTH,), microbatch_rows=ROWS)
+  found['update'] = gathered(step.lower(state, params, batch))
   return found
+
+
+@pytest.fixture(scope='module')
+def found():
+  code = (
+      'import json\n'
+      'from tests import conftest, test_collectives\n'
+      'print(json.dumps(test_collectives.compile_all()))\n'
+  )
+  flag = '--xla_force_host_platform_device_count=8'
+  out = subprocess.run(
+      [sys.executable, '-c', code],
+      env=os.environ | {'XLA_FLAGS': flag, 'JAX_PLATFORMS': 'cpu'},
+      cwd=_ROOT, check=True, timeout=300, capture_output=True, text=True,
+  )
+  return json.loads(out.stdout.splitlines()[-1])
+
+
+# Parts of the matrices that a device keeps when they are whole along fsdp.
+PARTS = {D * H * P // TENSOR, D * F // TENSOR, V * D // TENSOR}
+SEGMENT = SLOTS * K * P * 16  # of the cache, the smaller one
+
+
+def test_decode_gathers_no_weight_and_no_cache(found):
+  """Activations of all slots, and the distributions [B V] of a device's rows.
+
+  A draw needs the latter; a segment of its rows alone would have 768 elements.
+  """
+  assert SEGMENT // FSDP == 768
+  for size in found['decode']:
+    assert size <= SLOTS * D or size == SLOTS // FSDP * V, found['decode']
+
+
+def test_prefill_gathers_no_weight_and_no_cache(found):
+  """Nothing beyond the activations of 4 pieces of 8 tokens."""
+  assert 4 * 8 * D < SEGMENT and 4 * 8 * D not in PARTS
+  assert max(found['extend'], default=0) <= 4 * 8 * D
+  assert not PARTS & set(found['extend'])
+
+
+def test_update_gathers_weights_along_fsdp_alone(found):
+  """No matrix whole, no two layers at once, and no logits over all of V."""
+  sizes = set(found['update'])
+  assert PARTS <= sizes  # each layer's, when it is computed
+  whole = {TENSOR * part for part in PARTS}
+  both_layers = {2 * D * F // TENSOR, 2 * D * F}
+  logits = {ROWS * CHUNK * V // n for n in (1, TENSOR, FSDP)}
+  assert not sizes & (whole | both_layers | logits), sizes
+  assert max(sizes) == V * D // TENSOR

@@ -14,13 +14,13 @@ PROGRAM = '''HloModule small
   ROOT %u = f32[64,128]{1,0} dynamic-update-slice(%a, %b, %i, %z)
 }
 
-%none (p: f32[1,128]) -> f32[1,128] {
+%n (p: f32[1,128]) -> f32[1,128] {
   ROOT %p = f32[1,128]{1,0} parameter(0)
 }
 
-%double (p: f32[1,128]) -> f32[1,128] {
+%d (p: f32[1,128]) -> f32[1,128] {
   %p = f32[1,128]{1,0} parameter(0)
-  ROOT %d = f32[1,128]{1,0} add(%p, %p)
+  ROOT %e = f32[1,128]{1,0} add(%p, %p)
 }
 
 %body (s: (f32[64,128], s32[])) -> (f32[64,128], s32[]) {
@@ -28,7 +28,7 @@ PROGRAM = '''HloModule small
   %x = f32[64,128]{1,0} get-tuple-element(%s), index=0
   %i = s32[] get-tuple-element(%s), index=1
   %row = f32[1,128]{1,0} dynamic-slice(%x, %i, %i), dynamic_slice_sizes={1,128}
-  %c = f32[1,128]{1,0} conditional(%i, %row, %row), branch_computations={%none, %double}
+  %c = f32[1,128]{1,0} conditional(%i, %row, %row), branch_computations={%n, %d}
   %new = f32[64,128]{1,0} fusion(%x, %c, %i), kind=kLoop, calls=%put
   %go = (f32[64,128]{1,0:S(1)}, f32[64,128]{1,0}, u32[]{:S(2)}) copy-start(%new)
   %near = f32[64,128]{1,0:S(1)} copy-done(%go)

@@ -1,4 +1,4 @@
-"""Stacked layers compute what layers apart compute, and are the same on disk."""
+"""Stacked layers compute what layers apart do, and are the same on disk."""
 
 import dataclasses
 

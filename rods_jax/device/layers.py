@@ -9,8 +9,9 @@ small one (activations of width D, queries of width P), never the wide one
 
 Attention goes over blocks of queries, each with the keys up to its end only:
 half of the scores are never computed. Rows longer than SHORT, whose weights
-would fill the memory, go to long_attention.py. On 2 cores a training step of the small
-policy runs 1.8 times faster than with plain einsums (experiments/README.md).
+would fill the memory, go to long_attention.py. On 2 cores a training step of
+the small policy runs 1.8 times faster than with plain einsums
+(experiments/README.md).
 """
 
 import math

@@ -54,7 +54,9 @@ def _groups(count: int) -> Iterator[tuple[slice, int]]:
 
 
 def _scores(
-    q: Float[Array, 'B K Q P'], k: Float[Array, 'B K S P'], block: Int[Array, '']
+    q: Float[Array, 'B K Q P'],
+    k: Float[Array, 'B K S P'],
+    block: Int[Array, ''],
 ) -> Float[Array, 'B K Q S']:
   """float32 scores of a block of queries; _MASKED after each query."""
   scores = jnp.einsum(

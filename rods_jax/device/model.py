@@ -247,7 +247,8 @@ def _start_copying(decoder: Decoder, rngs: nnx.Rngs) -> None:
   It looks for tokens that stand after an earlier copy of the current one, and
   passes on what it finds there: a rule for "as before, so again", of which a
   call's arguments are made (arXiv 2209.11895). From random projections a small
-  policy does not find it within the warm start's budget (experiments/README.md).
+  policy does not find it within the budget of the warm start
+  (experiments/README.md).
 
   The map R of the previous token's embedding is orthogonal, so x R^T holds that
   embedding, besides noise of the same size; keys read it with the query's own
