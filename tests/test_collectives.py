@@ -1,31 +1,26 @@
-"""What all-gathers deliver, read off the programs compiled for 8 devices.
+"""What all-gathers deliver in rollouts, read off programs for 8 devices.
 
 The mesh is data=1 fsdp=4 tensor=2. The sizes of the model are chosen so that
 the number of elements tells which array was gathered.
 """
 
-import dataclasses
 import json
 import math
 import os
 import subprocess
 import sys
 
-import jax
-import optax
 import pytest
 
 from experiments import hlo_costs
 from rods_jax import programs
 from rods_jax import sharding
 from rods_jax.device import model
-from rods_jax.device import update
-from tests import test_update
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FSDP, TENSOR = 4, 2
-V, D, H, K, P, F = 352, 48, 4, 2, 12, 104
-SLOTS, ROWS, CHUNK, LENGTH = 8, 4, 4, 24
+V, D, H, K, P, F = 352, 48, 6, 2, 10, 104
+SLOTS = 8
 CONFIG = model.ModelConfig(
     vocab_size=V, d_model=D, num_layers=2, num_heads=H, num_kv_heads=K,
     head_dim=P, mlp_dim=F, scan_layers=True, remat='full',
@@ -52,18 +47,7 @@ def compile_all() -> dict[str, list[int]]:
       graphdef, mesh, CONFIG, programs.Sizes(SLOTS, (16, 40), 4, 8, 8),
       end_id=1, pad_id=0,
   )
-  found = {name: gathered(low) for name, low in made.lower(8).items()}
-  params = model.create(CONFIG, jax.random.key(0))[1]
-  params = jax.device_put(params, sharding.param_shardings(params, mesh))
-  state = update.init_state(params, optax.sgd(1.0), 5, mesh)
-  step = update.make_update_fn(
-      graphdef, optax.sgd(1.0),
-      dataclasses.replace(test_update.CONFIG, kl_coef=0.1), chunk=CHUNK,
-      state_shardings=jax.tree.map(lambda x: x.sharding, state), mesh=mesh,
-  )
-  batch = test_update.packed(buckets=(LENGTH,), microbatch_rows=ROWS)
-  found['update'] = gathered(step.lower(state, params, batch))
-  return found
+  return {name: gathered(low) for name, low in made.lower(8).items()}
 
 
 @pytest.fixture(scope='module')
@@ -90,9 +74,9 @@ SEGMENT = SLOTS * K * P * 16  # of the cache, the smaller one
 def test_decode_gathers_no_weight_and_no_cache(found):
   """Activations of all slots, and the distributions [B V] of a device's rows.
 
-  A draw needs the latter; a segment of its rows alone would have 768 elements.
+  A draw needs the latter; a segment of its rows alone would have 640 elements.
   """
-  assert SEGMENT // FSDP == 768
+  assert SEGMENT // FSDP == 640
   for size in found['decode']:
     assert size <= SLOTS * D or size == SLOTS // FSDP * V, found['decode']
 
@@ -102,14 +86,3 @@ def test_prefill_gathers_no_weight_and_no_cache(found):
   assert 4 * 8 * D < SEGMENT and 4 * 8 * D not in PARTS
   assert max(found['extend'], default=0) <= 4 * 8 * D
   assert not PARTS & set(found['extend'])
-
-
-def test_update_gathers_weights_along_fsdp_alone(found):
-  """No matrix whole, no two layers at once, and no logits over all of V."""
-  sizes = set(found['update'])
-  assert PARTS <= sizes  # each layer's, when it is computed
-  whole = {TENSOR * part for part in PARTS}
-  both_layers = {2 * D * F // TENSOR, 2 * D * F}
-  logits = {ROWS * CHUNK * V // n for n in (1, TENSOR, FSDP)}
-  assert not sizes & (whole | both_layers | logits), sizes
-  assert max(sizes) == V * D // TENSOR
