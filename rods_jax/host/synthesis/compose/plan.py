@@ -1,0 +1,187 @@
+"""Plan: composes a chain of calls that depends as the seed's does.
+
+The calls of the seed are put into a random order that keeps dependencies
+before what depends on them. Then, position by position, a use is searched in
+the tables whose dependencies on the calls before it are exactly those wanted:
+it takes what earlier calls have made or given, and needs or reads what they
+have changed. What the tables promise is measured later, by the critique.
+"""
+
+import collections
+import itertools
+from typing import Iterator
+
+import numpy as np
+
+from rods_jax.host.synthesis.compose import state as state_lib
+from rods_jax.host.synthesis.compose import tables, worlds
+from rods_jax.host.synthesis.compose.records import (
+    Brief,
+    Plan,
+    Slot,
+    Step,
+    Thing,
+)
+from rods_jax.host.synthesis.compose.state import State
+from rods_jax.host.synthesis.records import Rejection
+
+STAGE = 'plan'
+ORDERS = 4  # of the seed's calls, tried one after the other
+TRIALS = 250  # uses that are put into place, per order
+BINDINGS = 12  # combinations of things that are looked at, per use
+AGAIN = 0.25  # factor of a tool's weight for each time that it was used
+Links = frozenset[tuple[int, int]]
+
+
+def plan(
+    brief: Brief, blocked: frozenset[str], rng: np.random.Generator
+) -> Plan | Rejection:
+  """A plan, or why there is none.
+
+  Args:
+    brief: what the variant has to look like.
+    blocked: tools not to use.
+    rng: the only source of chance.
+  """
+  classes = brief.seed.classes
+  world = worlds.draw(classes, rng)
+  things = tuple(
+      Thing(i, kind, value, place=place)
+      for i, (kind, value, place) in enumerate(world.things)
+  )
+  at_hand = (state_lib.ROOT, state_lib.ANYWHERE)
+  near = frozenset(t.number for t in things if t.place in at_hand)
+  start = State(tables.kinds(classes), brief.long_context, things, near)
+  for _ in range(ORDERS):
+    links = _reordered(brief.links, len(brief.tools), rng)
+    found = _Search(brief, blocked, links, rng).run(start, ())
+    if found is None:
+      continue
+    state, steps = found
+    if tuple(step.use.tool for step in steps) == brief.tools:
+      return Rejection(STAGE, "the seed's calls again")
+    config = worlds.with_initial(world.config, state.config)
+    return Plan(brief, config, state.things, steps, links)
+  return Rejection(STAGE, 'no chain of calls has these dependencies')
+
+
+def _reordered(links: Links, size: int, rng: np.random.Generator) -> Links:
+  """The same dependencies between calls in another order."""
+  before = collections.defaultdict(set)
+  for i, j in links:
+    before[j].add(i)
+  place, left = {}, list(range(size))
+  while left:
+    ready = [i for i in left if before[i] <= place.keys()]
+    chosen = ready[int(rng.integers(len(ready)))]
+    place[chosen] = len(place)
+    left.remove(chosen)
+  return frozenset((place[i], place[j]) for i, j in links)
+
+
+class _Search:
+  """A search for uses, depth first, with a bound."""
+
+  def __init__(
+      self,
+      brief: Brief,
+      blocked: frozenset[str],
+      links: Links,
+      rng: np.random.Generator,
+  ):
+    self._uses = tuple(
+        use for cls in brief.seed.classes for use in tables.uses(cls)
+        if use.tool in brief.offered and use.tool not in blocked
+    )  # pyformat: disable
+    self._turns = [t for t, n in enumerate(brief.calls) for _ in range(n)]
+    self._parents = [frozenset(i for i, k in links if k == j)
+                     for j in range(len(self._turns))]  # pyformat: disable
+    self._inner = frozenset(i for i, _ in links)
+    self._rng = rng
+    self._left = TRIALS
+
+  def run(
+      self, state: State, steps: tuple[Step, ...]
+  ) -> tuple[State, tuple[Step, ...]] | None:
+    """The state after the whole chain and the chain, or None."""
+    position = len(steps)
+    if position == len(self._turns):
+      return state, steps
+    for use in self._shuffled(state):
+      if position in self._inner and not use.affects:
+        continue
+      slots = self._bind(use, state, self._parents[position])
+      if slots is None:
+        continue
+      self._left -= 1
+      step = Step(self._turns[position], use, slots)
+      after, step = state_lib.after(state, step, position)
+      found = self.run(after, (*steps, step))
+      if found is not None or self._left <= 0:
+        return found
+    return None
+
+  def _shuffled(self, state: State) -> list[tables.Use]:
+    """The uses in random order, seldom used ones first."""
+    keys = self._rng.random(len(self._uses)).tolist()
+    for i, use in enumerate(self._uses):
+      weight = use.weight * AGAIN ** state.tools.get(use.tool, 0)
+      keys[i] **= 1 / weight
+    order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+    return [self._uses[i] for i in order]
+
+  def _bind(
+      self, use: tables.Use, state: State, wanted: frozenset[int]
+  ) -> tuple[Slot, ...] | None:
+    """Slots with which the use depends on exactly the wanted calls."""
+    if use.twin:
+      pairs = self._twins(use, state)
+    else:
+      options = []
+      for params, sources in use.args:
+        found = [
+            slot
+            for source in sources
+            for slot in self._options(params, source, state, wanted)
+        ]
+        if not found:
+          return None
+        if len(found) > 1:
+          found = [found[i] for i in self._rng.permutation(len(found))]
+        options.append(found)
+      pairs = itertools.islice(itertools.product(*options), BINDINGS)
+    for slots in pairs:
+      named = [s.thing for s in slots if s.thing is not None]
+      if len(set(named)) == len(named):
+        if state_lib.owed(use, slots, state) == wanted:
+          return slots
+    return None
+
+  def _twins(
+      self, use: tables.Use, state: State
+  ) -> Iterator[tuple[Slot, ...]]:
+    things = state.latest(use.args[0][1][0].kind, len(use.args))
+    if len(things) == len(use.args):
+      yield tuple(
+          Slot(params, sources[0], number)
+          for (params, sources), number in zip(use.args, things)
+      )
+
+  def _options(
+      self,
+      params: tuple[str, ...],
+      source: tables.Source,
+      state: State,
+      wanted: frozenset[int],
+  ) -> Iterator[Slot]:
+    """What one argument may be."""
+    if source.how == tables.OPTION:
+      option = int(self._rng.integers(len(source.values)))
+      yield Slot(params, source, option=option)
+    elif source.how != tables.THING:
+      yield Slot(params, source)
+    else:
+      for number in sorted(state.near):
+        same = state.things[number].kind == source.kind
+        if same and state.owed_to(number) <= wanted:
+          yield Slot(params, source, number)

@@ -1,0 +1,187 @@
+"""The composer's tables: what tools depend on, what they take, how users ask.
+
+One file per class, assets/compose/<Class>.toml. A `[[use]]` is one way to use
+a tool; a tool may have several. Its fields, all but `tool` and `say` optional:
+
+  args         parameter -> source; "a,b" is two parameters drawn together:
+                 ~kind  a fresh value that the user says (values.py draws it);
+                 +kind  the same, and it is the name of a new thing;
+                 kind   a thing of the initial state, or one that a call made;
+                 ?a,b   one of these options, as the user says; "l:lines" is
+                        the option l, said as lines;
+                 =json  always this value.
+               Several, parted by |, are alternatives.
+  needs reads  resources whose earlier changes it needs to work, or shows.
+  sets adds    resources that it replaces, or changes; both: later calls that
+               need or read them depend on this one.
+  changes      parameters whose thing it changes;
+  ends, done   whose thing is gone afterwards; is not to be ended twice.
+  makes gives  kind -> where its result holds the name of a new thing, or a
+               value; '@p' is the value of its own parameter p.
+  first last   resources that nothing has touched before, will touch after.
+  config       what the initial state must be for it.
+  wants        resources that a call must have changed before.
+  short_gives  gives, and long_reads reads, without, and with, long contexts.
+  twin         it takes the two latest things of a kind, in their order.
+  enters       its thing is a folder, and the things in there are near now.
+  weight       how often it is chosen, 1 if not said.
+  say          wordings: a clause after "please", or a whole sentence.
+
+A resource 'balance:{card_id}' is one for each thing, 'names:{place}' for each
+folder. A `[kind.x]` words things and values of a kind: `name` where they are
+named, `ref` where they were before, `made` where a call made or gave them,
+`nth` where several were made; `intro` is a sentence that names it once for the
+whole dialogue; `vague` and `supply` for a value that is missing at first.
+An `anchored` kind is found only from the folder that it is in; of a kind with
+`many` (or `nth`) older ones can be named after newer ones were made or given;
+where there is only a `single` one, a new one takes the initial one's place.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import tomllib
+from typing import Any, Mapping
+
+from rods_jax.host import bfcl
+
+FOLDER = pathlib.Path(__file__).parents[3] / 'assets' / 'compose'
+CONST, OPTION, POOL, NEW, THING = 'const', 'option', 'pool', 'new', 'thing'
+_SIGNS = {'=': CONST, '?': OPTION, '~': POOL, '+': NEW}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """Where an argument may come from.
+
+  Attributes:
+    how: CONST, OPTION, POOL, NEW or THING.
+    kind: of the value; '' for constants and options.
+    values: the constant, or the options.
+    words: how the user says each option.
+  """
+
+  how: str
+  kind: str = ''
+  values: tuple[Any, ...] = ()
+  words: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+  """One way to use a tool; the module's docstring explains the fields."""
+
+  index: int
+  tool: str
+  say: tuple[str, ...]
+  args: tuple[tuple[tuple[str, ...], tuple[Source, ...]], ...] = ()
+  needs: tuple[str, ...] = ()
+  reads: tuple[str, ...] = ()
+  long_reads: tuple[str, ...] = ()
+  sets: tuple[str, ...] = ()
+  adds: tuple[str, ...] = ()
+  changes: tuple[str, ...] = ()
+  ends: tuple[str, ...] = ()
+  done: tuple[str, ...] = ()
+  first: tuple[str, ...] = ()
+  last: tuple[str, ...] = ()
+  wants: tuple[str, ...] = ()
+  makes: tuple[tuple[str, str], ...] = ()
+  gives: tuple[tuple[str, str], ...] = ()
+  short_gives: tuple[tuple[str, str], ...] = ()
+  config: tuple[tuple[str, Any], ...] = ()
+  twin: bool = False
+  enters: bool = False
+  weight: float = 1.0
+
+  @functools.cached_property
+  def affects(self) -> bool:
+    """Whether a later call can depend on it at all."""
+    makes_new = any(s.how == NEW for _, found in self.args for s in found)
+    return makes_new or bool(
+        self.sets or self.adds or self.changes or self.makes or self.gives
+        or self.short_gives
+    )  # pyformat: disable
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """How things and values of a kind are worded; see the module's docstring."""
+
+  name: tuple[str, ...] = ('{v}',)
+  ref: tuple[str, ...] = ()
+  made: tuple[str, ...] = ()
+  nth: str = ''
+  intro: tuple[str, ...] = ()
+  vague: str = ''
+  supply: str = ''
+  anchored: bool = False
+  many: bool = False
+  single: bool = False
+
+
+@functools.cache
+def uses(class_name: str) -> tuple[Use, ...]:
+  """All uses of a class, in the file's order.
+
+  Raises:
+    ValueError: the table names a tool or a parameter that does not exist.
+  """
+  found = []
+  for entry in _table(class_name)['use']:
+    found.append(_use(len(found), entry))
+    known = set(bfcl.parameters(found[-1].tool))
+    for params, _ in found[-1].args:
+      if not set(params) <= known:
+        raise ValueError(
+            f'assets/compose/{class_name}.toml: {found[-1].tool} has no '
+            f'parameters {params}; it has {sorted(known)}.'
+        )
+  return tuple(found)
+
+
+@functools.cache
+def kinds(class_names: tuple[str, ...]) -> Mapping[str, Kind]:
+  """The kinds of some classes; a kind has one meaning in all of them."""
+  found = {}
+  for name in class_names:
+    for kind, entry in _table(name).get('kind', {}).items():
+      found[kind] = Kind(**{k: _frozen(v) for k, v in entry.items()})
+  return found
+
+
+@functools.cache
+def _table(class_name: str) -> dict[str, Any]:
+  text = (FOLDER / f'{class_name}.toml').read_text(encoding='utf-8')
+  return tomllib.loads(text)
+
+
+def _use(index: int, entry: dict[str, Any]) -> Use:
+  fields = {k: _frozen(v) for k, v in entry.items() if k != 'args'}
+  args = tuple(
+      (tuple(params.split(',')), tuple(map(_source, text.split('|'))))
+      for params, text in entry.get('args', {}).items()
+  )
+  return Use(index=index, args=args, **fields)
+
+
+def _frozen(value: Any) -> Any:
+  if isinstance(value, list):
+    return tuple(value)
+  return tuple(value.items()) if isinstance(value, dict) else value
+
+
+def _source(text: str) -> Source:
+  how = _SIGNS.get(text[0], THING)
+  rest = text if how == THING else text[1:]
+  if how == CONST:
+    return Source(how, values=(json.loads(rest),))
+  if how == OPTION:
+    pairs = [option.partition(':') for option in rest.split(',')]
+    return Source(
+        how,
+        values=tuple(value for value, _, _ in pairs),
+        words=tuple(words or value for value, _, words in pairs),
+    )
+  return Source(how, rest)
