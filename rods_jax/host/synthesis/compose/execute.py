@@ -24,6 +24,7 @@ from rods_jax.types import Call
 
 STAGE = 'execute'
 MAX_PATCHES = 3
+_MAY_BE_EMPTY = ('tags', 'mentions')  # of a tweet
 _STATES_ONLY = ('get_login_status', 'estimate_drive', 'check_tire')
 
 
@@ -137,9 +138,9 @@ def _is_soft_failure(tool: str, parsed: Any) -> bool:
     return False
   return any(
       value is False
-      or value == []
+      or value == [] and key not in _MAY_BE_EMPTY
       or value in ('Unknown', 'Stock not found', '00000', 'Already retweeted')
-      for value in parsed.values()
+      for key, value in parsed.items()
   ) and 'healthy_tire_pressure' not in parsed
 
 

@@ -9,7 +9,7 @@ have changed. What the tables promise is measured later, by the critique.
 
 import collections
 import itertools
-from typing import Iterator
+from typing import Iterator, Mapping
 
 import numpy as np
 
@@ -27,10 +27,12 @@ from rods_jax.host.synthesis.records import Rejection
 
 STAGE = 'plan'
 ORDERS = 4  # of the seed's calls, tried one after the other
-TRIALS = 250  # uses that are put into place, per order
+TRIALS = 40  # uses that are put into place, per order
 BINDINGS = 12  # combinations of things that are looked at, per use
 AGAIN = 0.25  # factor of a tool's weight for each time that it was used
 Links = frozenset[tuple[int, int]]
+# Kind -> (number of a thing, calls that one depends on who names it).
+Menu = Mapping[str, list[tuple[int, state_lib.Calls]]]
 
 
 def plan(
@@ -79,6 +81,19 @@ def _reordered(links: Links, size: int, rng: np.random.Generator) -> Links:
   return frozenset((place[i], place[j]) for i, j in links)
 
 
+def _closest(links: Links) -> dict[int, frozenset[int]]:
+  """Per call its parents, without those that other parents depend on."""
+  parents = collections.defaultdict(set)
+  for i, j in links:
+    parents[j].add(i)
+  return {
+      j: frozenset(
+          i for i in found if not any((i, other) in links for other in found)
+      )
+      for j, found in parents.items()
+  }
+
+
 class _Search:
   """A search for uses, depth first, with a bound."""
 
@@ -97,6 +112,7 @@ class _Search:
     self._parents = [frozenset(i for i, k in links if k == j)
                      for j in range(len(self._turns))]  # pyformat: disable
     self._inner = frozenset(i for i, _ in links)
+    self._closest = _closest(links)
     self._rng = rng
     self._left = TRIALS
 
@@ -107,10 +123,14 @@ class _Search:
     position = len(steps)
     if position == len(self._turns):
       return state, steps
+    wanted = self._parents[position]
+    menu = _menu(state, wanted)
     for use in self._shuffled(state):
-      if position in self._inner and not use.affects:
+      if not _may_fit(use, state, menu, wanted):
         continue
-      slots = self._bind(use, state, self._parents[position])
+      if not self._has_heirs(use, steps):
+        continue
+      slots = self._bind(use, state, menu, wanted)
       if slots is None:
         continue
       self._left -= 1
@@ -120,6 +140,27 @@ class _Search:
       if found is not None or self._left <= 0:
         return found
     return None
+
+  def _has_heirs(self, use: tables.Use, steps: tuple[Step, ...]) -> bool:
+    """Whether uses could follow that depend on it as the links want.
+
+    A call on which others depend that the same call depends on counts with
+    them: a log-in with what is done after it.
+    """
+    position = len(steps)
+    for child, parents in self._closest.items():
+      if position not in parents:
+        continue
+      given = [use.provides]
+      given += [steps[i].use.provides for i in parents if i < position]
+      inner = child in self._inner
+      if not any(
+          all(not tags.isdisjoint(heir.consumes) for tags in given)
+          and (heir.affects or not inner)
+          for heir in self._uses
+      ):
+        return False
+    return True
 
   def _shuffled(self, state: State) -> list[tables.Use]:
     """The uses in random order, seldom used ones first."""
@@ -131,21 +172,23 @@ class _Search:
     return [self._uses[i] for i in order]
 
   def _bind(
-      self, use: tables.Use, state: State, wanted: frozenset[int]
+      self,
+      use: tables.Use,
+      state: State,
+      menu: Menu,
+      wanted: state_lib.Calls,
   ) -> tuple[Slot, ...] | None:
     """Slots with which the use depends on exactly the wanted calls."""
     if use.twin:
-      pairs = self._twins(use, state)
+      pairs = _twins(use, state)
     else:
       options = []
       for params, sources in use.args:
         found = [
             slot
             for source in sources
-            for slot in self._options(params, source, state, wanted)
+            for slot in self._options(params, source, menu)
         ]
-        if not found:
-          return None
         if len(found) > 1:
           found = [found[i] for i in self._rng.permutation(len(found))]
         options.append(found)
@@ -157,22 +200,8 @@ class _Search:
           return slots
     return None
 
-  def _twins(
-      self, use: tables.Use, state: State
-  ) -> Iterator[tuple[Slot, ...]]:
-    things = state.latest(use.args[0][1][0].kind, len(use.args))
-    if len(things) == len(use.args):
-      yield tuple(
-          Slot(params, sources[0], number)
-          for (params, sources), number in zip(use.args, things)
-      )
-
   def _options(
-      self,
-      params: tuple[str, ...],
-      source: tables.Source,
-      state: State,
-      wanted: frozenset[int],
+      self, params: tuple[str, ...], source: tables.Source, menu: Menu
   ) -> Iterator[Slot]:
     """What one argument may be."""
     if source.how == tables.OPTION:
@@ -181,7 +210,50 @@ class _Search:
     elif source.how != tables.THING:
       yield Slot(params, source)
     else:
-      for number in sorted(state.near):
-        same = state.things[number].kind == source.kind
-        if same and state.owed_to(number) <= wanted:
-          yield Slot(params, source, number)
+      for number, _ in menu.get(source.kind, ()):
+        yield Slot(params, source, number)
+
+
+def _menu(state: State, wanted: state_lib.Calls) -> Menu:
+  """What may be named, by kind, without depending on other calls."""
+  found = collections.defaultdict(list)
+  for number in sorted(state.near):
+    owed = state.owed_to(number)
+    if owed <= wanted:
+      found[state.things[number].kind].append((number, owed))
+  return found
+
+
+def _may_fit(
+    use: tables.Use, state: State, menu: Menu, wanted: state_lib.Calls
+) -> bool:
+  """A quick look before all combinations: False only where none fits."""
+  if not state.touched.isdisjoint(use.first):
+    return False
+  found = state_lib.NONE
+  for name in use.fixed:
+    found |= state.writers.get(name, state_lib.NONE)
+  if not found <= wanted:
+    return False
+  for _, sources in use.args:
+    is_there = False
+    for source in sources:
+      if source.how != tables.THING:
+        is_there = True
+        continue
+      for _, owed in menu.get(source.kind, ()):
+        is_there = True
+        found |= owed
+    if not is_there:
+      return False
+  return found == wanted or use.is_open
+
+
+def _twins(use: tables.Use, state: State) -> Iterator[tuple[Slot, ...]]:
+  """The latest things of one kind, in their order."""
+  things = state.latest(use.args[0][1][0].kind, len(use.args))
+  if len(things) == len(use.args):
+    yield tuple(
+        Slot(params, sources[0], number)
+        for (params, sources), number in zip(use.args, things)
+    )

@@ -96,7 +96,7 @@ def owed(use: tables.Use, slots: tuple[Slot, ...], state: State) -> Calls | None
   """The calls that a call would depend on; None if it is not possible."""
   if not state.touched.isdisjoint(use.first):
     return None
-  if asked(use, slots) in state.asked:
+  if (question := asked(use, slots)) and question in state.asked:
     return None
   by = _by_param(slots)
   if any(by[p] in state.done for p in use.done):
@@ -116,10 +116,11 @@ def owed(use: tables.Use, slots: tuple[Slot, ...], state: State) -> Calls | None
 
 
 def asked(use: tables.Use, slots: tuple[Slot, ...]) -> tuple:
-  """What must not be asked twice: values that are drawn make a difference."""
-  fresh = sum(s.source.how in (tables.POOL, tables.NEW) for s in slots)
+  """What must not be asked twice; values that are drawn make a difference."""
+  if any(s.source.how in (tables.POOL, tables.NEW) for s in slots):
+    return ()
   named = tuple((s.thing, s.option) for s in slots)
-  return (use.tool, use.args, named) if not fresh else (use.tool, slots)
+  return (use.tool, use.index, named)
 
 
 def after(state: State, step: Step, position: int) -> tuple[State, Step]:

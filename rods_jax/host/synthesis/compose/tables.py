@@ -104,6 +104,36 @@ class Use:
         or self.short_gives
     )  # pyformat: disable
 
+  @functools.cached_property
+  def provides(self) -> frozenset[str]:
+    """Resources and kinds by which a later call can depend on it."""
+    found = [_base(name) for name in self.sets + self.adds]
+    found += [kind for kind, _ in self.makes + self.gives + self.short_gives]
+    for params, sources in self.args:
+      found += [s.kind for s in sources if s.how == NEW]
+      if params[0] in self.changes:
+        found += [s.kind for s in sources]
+    return frozenset(found)
+
+  @functools.cached_property
+  def consumes(self) -> frozenset[str]:
+    """Resources and kinds by which it can depend on an earlier call."""
+    found = [_base(name) for name in self.needs + self.reads + self.long_reads]
+    for _, sources in self.args:
+      found += [s.kind for s in sources if s.how == THING]
+    return frozenset(found)
+
+  @functools.cached_property
+  def fixed(self) -> tuple[str, ...]:
+    """What it needs or reads, whatever its arguments are."""
+    return tuple(n for n in self.needs + self.reads if '{' not in n)
+
+  @functools.cached_property
+  def is_open(self) -> bool:
+    """Whether it reads more, which depends on its arguments or the place."""
+    reads = self.needs + self.reads
+    return bool(self.long_reads) or any('{' in name for name in reads)
+
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
@@ -164,6 +194,10 @@ def _use(index: int, entry: dict[str, Any]) -> Use:
       for params, text in entry.get('args', {}).items()
   )
   return Use(index=index, args=args, **fields)
+
+
+def _base(resource: str) -> str:
+  return resource.partition(':')[0]
 
 
 def _frozen(value: Any) -> Any:

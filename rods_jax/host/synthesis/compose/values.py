@@ -175,7 +175,7 @@ def _mentions(c: Context) -> list[str]:
 
 def _company(c: Context) -> str:
   """One that is traded and was not named by its symbol before."""
-  named = {value for _, value in c.drawn}
+  named = [value for _, value in c.drawn]
   pool = [
       company for symbol, company in pools.COMPANIES.items()
       if symbol in c.live['TradingBot'].stocks and symbol not in named
