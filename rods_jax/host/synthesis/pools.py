@@ -233,3 +233,15 @@ STREETS = (
     'Maple Street', 'Harbor Road', 'Mill Lane', 'Station Avenue', 'Park Row',
     'Orchard Way', 'Bridge Street', 'Canal Road', 'Hill Street', 'Market Lane',
 )  # pyformat: disable
+OLD_TEXTS = (
+    'The {modifier} {noun} was filed last month.',
+    'Old {noun} entries belong to the {modifier} archive.',
+    'Ask the {modifier} desk where the {noun} went.',
+    'Two pages of the {noun} concern the {modifier} budget.',
+    'Revision of the {modifier} {noun} finished without remarks.',
+    'Nothing in the {modifier} {noun} changed since spring.',
+    'The {noun} lists every {modifier} expense.',
+    'Backup of the {modifier} {noun} completed overnight.',
+    'A second {noun} covers the {modifier} office.',
+    'Numbers in the {modifier} {noun} were rounded.',
+)  # pyformat: disable

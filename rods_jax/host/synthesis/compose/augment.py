@@ -7,7 +7,7 @@ import numpy as np
 
 from rods_jax.host.synthesis import augment
 from rods_jax.host.synthesis.compose.records import Blur, Execution, Wording
-from rods_jax.host.synthesis.compose.rewrite import shown
+from rods_jax.host.synthesis.compose.values import shown
 from rods_jax.host.synthesis.compose.worlds import pick
 from rods_jax.host.synthesis.records import Rejection
 from rods_jax.types import Task, Turn

@@ -120,7 +120,8 @@ class _Run:
     if source.how == tables.OPTION:
       return source.values[slot.option]
     if source.how == tables.THING:
-      return self.names[slot.thing]
+      name = self.names[slot.thing]
+      return source.text.format(values.shown(name)) if source.text else name
     return values.draw(source.kind, context)
 
 

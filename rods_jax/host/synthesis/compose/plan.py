@@ -26,8 +26,8 @@ from rods_jax.host.synthesis.compose.state import State
 from rods_jax.host.synthesis.records import Rejection
 
 STAGE = 'plan'
-ORDERS = 4  # of the seed's calls, tried one after the other
-TRIALS = 40  # uses that are put into place, per order
+ORDERS = 12  # of the seed's calls, tried one after the other
+TRIALS = 30  # uses that are put into place, per order
 BINDINGS = 12  # combinations of things that are looked at, per use
 AGAIN = 0.25  # factor of a tool's weight for each time that it was used
 Links = frozenset[tuple[int, int]]

@@ -21,6 +21,7 @@ from rods_jax.host.synthesis.compose.records import (
     Step,
     Wording,
 )
+from rods_jax.host.synthesis.compose.values import shown
 from rods_jax.host.synthesis.compose.worlds import pick
 from rods_jax.host.synthesis.records import Rejection
 
@@ -181,6 +182,7 @@ class _Writer:
     out = []
     plain = [not body[0].isupper() for body in bodies]
     short = [len(b) < 70 and not set(b) & set('";:,') for b in bodies]
+    start = int(rng.integers(len(_LINKS)))
     i = 0
     while i < len(bodies):
       body = bodies[i]
@@ -196,7 +198,7 @@ class _Writer:
         ))  # pyformat: disable
         i += 1
       else:
-        out.append(self._framed(body, i, len(bodies), turn, rng))
+        out.append(self._framed(body, i, len(bodies), turn, start, rng))
       i += 1
     text = ' '.join(out + [s for clause in clauses for s in clause.intros])
     draw = rng.random()
@@ -207,13 +209,19 @@ class _Writer:
     return text
 
   def _framed(
-      self, body: str, i: int, size: int, turn: int, rng: np.random.Generator
+      self,
+      body: str,
+      i: int,
+      size: int,
+      turn: int,
+      start: int,
+      rng: np.random.Generator,
   ) -> str:
     """One clause as a sentence."""
     if i and i == size - 1 and size > 2 and rng.random() < 0.5:
       frame = pick(rng, _LAST)
     elif i:
-      frame = pick(rng, _LINKS)
+      frame = _LINKS[(start + i) % len(_LINKS)]
     else:
       frames = _MANNERS[self._manner]
       if turn == 0:
@@ -250,18 +258,6 @@ class _Writer:
     del clause
     first = sum(self._plan.brief.calls[:turn])
     return self._run.values[first + index][param]
-
-
-def shown(value: Any) -> str:
-  """How a user writes a value."""
-  if isinstance(value, dict):
-    return shown(next(iter(value.values())))
-  if isinstance(value, (list, tuple)):
-    parts = [shown(v) for v in value]
-    return ' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))
-  if isinstance(value, float):
-    return str(int(value)) if value.is_integer() else str(value)
-  return str(value)
 
 
 def _capital(text: str) -> str:

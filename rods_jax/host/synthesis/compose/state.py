@@ -73,6 +73,7 @@ class Touch:
   sets: tuple[str, ...]
   adds: tuple[str, ...]
   wants: tuple[str, ...]
+  fresh: tuple[str, ...]
 
   @classmethod
   def of(cls, use: tables.Use, slots: tuple[Slot, ...], state: State):
@@ -85,7 +86,10 @@ class Touch:
       return tuple(name.format_map(by) for name in names)
 
     reads = use.reads + (use.long_reads if state.long_context else ())
-    return cls(*map(fill, (use.needs, reads, use.sets, use.adds, use.wants)))
+    reads += tuple(f'?{name}' for name in use.draws)
+    return cls(*map(fill, (
+        use.needs, reads, use.sets, use.adds, use.wants, use.fresh
+    )))  # pyformat: disable
 
   @property
   def names(self) -> set[str]:
@@ -105,6 +109,8 @@ def owed(use: tables.Use, slots: tuple[Slot, ...], state: State) -> Calls | None
   if not touch.names.isdisjoint(state.closed):
     return None
   if not all(state.writers.get(name) for name in touch.wants):
+    return None
+  if any(state.writers.get(name) for name in touch.fresh):
     return None
   found = NONE
   for slot in slots:
@@ -137,8 +143,10 @@ def after(state: State, step: Step, position: int) -> tuple[State, Step]:
   effect = fails | {position}
   writers = dict(state.writers)
   writers |= dict.fromkeys(touch.sets, effect)
-  for name in (*touch.adds, *(f'#{by[p]}' for p in use.changes)):
+  for name in touch.adds:
     writers[name] = writers.get(name, NONE) | effect
+  for name in use.draws:
+    writers[f'?{name}'] = writers.get(f'?{name}', NONE) | fails
   slots, things = list(step.slots), list(state.things)
   near = state.near - {by[p] for p in use.ends}
   for thing, is_made in _new_things(step, state, position):

@@ -9,15 +9,19 @@ a tool; a tool may have several. Its fields, all but `tool` and `say` optional:
                  kind   a thing of the initial state, or one that a call made;
                  ?a,b   one of these options, as the user says; "l:lines" is
                         the option l, said as lines;
-                 =json  always this value.
-               Several, parted by |, are alternatives.
+                 =json  always this value;
+                 &text  a text that quotes the thing in its braces.
+               Several, parted by |, are alternatives; inside braces too.
   needs reads  resources whose earlier changes it needs to work, or shows.
   sets adds    resources that it replaces, or changes; both: later calls that
                need or read them depend on this one.
-  changes      parameters whose thing it changes;
-  ends, done   whose thing is gone afterwards; is not to be ended twice.
+  ends, done   parameters whose thing is gone afterwards; is not to be ended
+               twice.
   makes gives  kind -> where its result holds the name of a new thing, or a
                value; '@p' is the value of its own parameter p.
+  draws        chances that it takes from: whatever makes an earlier taker fail
+               gives it another one.
+  fresh        resources that no call has changed before.
   first last   resources that nothing has touched before, will touch after.
   config       what the initial state must be for it.
   wants        resources that a call must have changed before.
@@ -42,7 +46,7 @@ import functools
 import json
 import pathlib
 import tomllib
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 from rods_jax.host import bfcl
 
@@ -60,12 +64,14 @@ class Source:
     kind: of the value; '' for constants and options.
     values: the constant, or the options.
     words: how the user says each option.
+    text: that quotes the value in place of '{}'; '' for the value itself.
   """
 
   how: str
   kind: str = ''
   values: tuple[Any, ...] = ()
   words: tuple[str, ...] = ()
+  text: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +87,12 @@ class Use:
   long_reads: tuple[str, ...] = ()
   sets: tuple[str, ...] = ()
   adds: tuple[str, ...] = ()
-  changes: tuple[str, ...] = ()
   ends: tuple[str, ...] = ()
   done: tuple[str, ...] = ()
   first: tuple[str, ...] = ()
   last: tuple[str, ...] = ()
+  draws: tuple[str, ...] = ()
+  fresh: tuple[str, ...] = ()
   wants: tuple[str, ...] = ()
   makes: tuple[tuple[str, str], ...] = ()
   gives: tuple[tuple[str, str], ...] = ()
@@ -100,19 +107,16 @@ class Use:
     """Whether a later call can depend on it at all."""
     makes_new = any(s.how == NEW for _, found in self.args for s in found)
     return makes_new or bool(
-        self.sets or self.adds or self.changes or self.makes or self.gives
-        or self.short_gives
-    )  # pyformat: disable
+        self.sets or self.adds or self.makes or self.gives or self.short_gives
+    )
 
   @functools.cached_property
   def provides(self) -> frozenset[str]:
     """Resources and kinds by which a later call can depend on it."""
     found = [_base(name) for name in self.sets + self.adds]
     found += [kind for kind, _ in self.makes + self.gives + self.short_gives]
-    for params, sources in self.args:
+    for _, sources in self.args:
       found += [s.kind for s in sources if s.how == NEW]
-      if params[0] in self.changes:
-        found += [s.kind for s in sources]
     return frozenset(found)
 
   @functools.cached_property
@@ -126,7 +130,8 @@ class Use:
   @functools.cached_property
   def fixed(self) -> tuple[str, ...]:
     """What it needs or reads, whatever its arguments are."""
-    return tuple(n for n in self.needs + self.reads if '{' not in n)
+    names = self.needs + self.reads + tuple(f'?{n}' for n in self.draws)
+    return tuple(n for n in names if '{' not in n)
 
   @functools.cached_property
   def is_open(self) -> bool:
@@ -190,7 +195,7 @@ def _table(class_name: str) -> dict[str, Any]:
 def _use(index: int, entry: dict[str, Any]) -> Use:
   fields = {k: _frozen(v) for k, v in entry.items() if k != 'args'}
   args = tuple(
-      (tuple(params.split(',')), tuple(map(_source, text.split('|'))))
+      (tuple(params.split(',')), tuple(_sources(text)))
       for params, text in entry.get('args', {}).items()
   )
   return Use(index=index, args=args, **fields)
@@ -204,6 +209,16 @@ def _frozen(value: Any) -> Any:
   if isinstance(value, list):
     return tuple(value)
   return tuple(value.items()) if isinstance(value, dict) else value
+
+
+def _sources(text: str) -> Iterator[Source]:
+  if text[0] == '&':
+    before, _, rest = text[1:].partition('{')
+    kinds_, _, after = rest.partition('}')
+    for kind in kinds_.split('|'):
+      yield Source(THING, kind, text=f'{before}{{}}{after}')
+  else:
+    yield from map(_source, text.split('|'))
 
 
 def _source(text: str) -> Source:

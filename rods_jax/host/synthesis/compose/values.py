@@ -57,6 +57,18 @@ def draw(kind: str, context: Context) -> Any | None:
   return value
 
 
+def shown(value: Any) -> str:
+  """How a user writes a value."""
+  if isinstance(value, dict):
+    return shown(next(iter(value.values())))
+  if isinstance(value, (list, tuple)):
+    parts = [shown(v) for v in value]
+    return ' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))
+  if isinstance(value, float):
+    return str(int(value)) if value.is_integer() else str(value)
+  return str(value)
+
+
 def kinds() -> frozenset[str]:
   """All kinds that can be drawn."""
   return frozenset(_POOLS)
@@ -70,6 +82,11 @@ def _steps(low: int, high: int, step: float, as_float=True):
   """Multiples of a step, both ends included."""
   kind = float if as_float else int
   return lambda c: kind(int(c.rng.integers(low, high + 1)) * step)
+
+
+def _uneven(low: int, high: int):
+  """Ends in 5, as no fare and no balance does."""
+  return lambda c: 10.0 * int(c.rng.integers(low, high)) + 5
 
 
 def _fill(templates) -> Callable[[Context], str]:
@@ -103,9 +120,18 @@ def _arrival(c: Context) -> str | None:
 def _city(c: Context) -> str:
   """One that flights leave from."""
   starts = {a for a, _ in places.flights()}
+  said = {code for kind, value in c.drawn for code in _codes(kind, value)}
   return pick(c.rng, sorted(
-      city for city, code in places.airports().items() if code in starts
+      city for city, code in places.airports().items()
+      if code in starts and code not in said
   ))  # pyformat: disable
+
+
+def _codes(kind: str, value: Any) -> tuple[str, ...]:
+  """The airports of a value."""
+  if kind == 'route':
+    return value
+  return (value,) if kind == 'arrival' else ()
 
 
 def _zipcity(c: Context) -> str | None:
@@ -176,11 +202,13 @@ def _mentions(c: Context) -> list[str]:
 def _company(c: Context) -> str:
   """One that is traded and was not named by its symbol before."""
   named = [value for _, value in c.drawn]
+  api = c.live['TradingBot']
+  named += [order['symbol'] for order in api.orders.values()]
   pool = [
       company for symbol, company in pools.COMPANIES.items()
-      if symbol in c.live['TradingBot'].stocks and symbol not in named
+      if symbol in api.stocks and symbol not in named
   ]  # pyformat: disable
-  return pick(c.rng, pool)
+  return pick(c.rng, pool) if pool else None
 
 
 def _stocks(c: Context) -> list[str]:
@@ -243,17 +271,17 @@ _POOLS: dict[str, Callable[[Context], Any]] = {
     'arrival': _arrival,
     'city': _city,
     'support': _fill(pools.SUPPORT),
-    'budget': _steps(10, 95, 100),
-    'cost': _steps(4, 30, 25),
-    'sum': _steps(5, 90, 100),
+    'budget': _uneven(100, 950),
+    'cost': _uneven(9, 60),
+    'sum': _uneven(50, 900),
     # Trading
     'company': _company,
     'stocks': _stocks,
     'pricerange': _pricerange,
     'limitprice': _limitprice,
     'shares': _steps(4, 24, 5, as_float=False),
-    'money': _steps(5, 120, 50),
-    'withdrawal': _steps(3, 30, 50),
+    'money': _uneven(30, 600),
+    'withdrawal': _uneven(10, 150),
     'percent': _pool(0.25, 0.5, 0.75, 1.25, 1.5),
     'username': lambda c: name_of(c.rng)[1].lower() + digits(c.rng, 2),
     'password': lambda c: pick(c.rng, pools.WORDS) + digits(c.rng, 4),

@@ -75,6 +75,11 @@ def sentence(rng: np.random.Generator) -> str:
   return fill(rng, pick(rng, pools.WHOLE['message']))
 
 
+def _old_text(rng: np.random.Generator) -> str:
+  """What was written before the dialogue; users say other things."""
+  return fill(rng, pick(rng, pools.OLD_TEXTS))
+
+
 def fill(rng: np.random.Generator, template: str) -> str:
   return template.format(
       noun=pick(rng, pools.NOUNS), modifier=pick(rng, pools.MODIFIERS)
@@ -115,7 +120,7 @@ def _files(rng):
 
 
 def _text(rng) -> str:
-  return '\n'.join(sentence(rng) for _ in range(int(rng.integers(2, 5))))
+  return '\n'.join(_old_text(rng) for _ in range(int(rng.integers(2, 5))))
 
 
 def _trading(rng):
@@ -147,7 +152,7 @@ def _trading(rng):
       'orders': orders,
       'account_info': {
           'account_id': int(digits(rng, 5)),
-          'balance': float(rng.integers(20, 400) * 100),
+          'balance': float(rng.integers(200, 4000) * 10 + 3),
           'binding_card': int(digits(rng, 16)),
       },
       'authenticated': True,
@@ -171,7 +176,7 @@ def _tickets(rng):
       {
           'id': counter - 5 + i,
           'title': fill(rng, 'Question about the {modifier} {noun}'),
-          'description': sentence(rng),
+          'description': _old_text(rng),
           'status': 'Open',
           'priority': int(rng.integers(1, 5)),
           'created_by': user,
@@ -190,7 +195,7 @@ def _messages(rng):
   users = {n: f'USR{start + i:03d}' for i, n in enumerate(names)}
   ids = list(users.values())
   # Nothing has been sent to those who can get a message.
-  inbox = [{ids[i]: sentence(rng)} for i in (4, 5)]
+  inbox = [{ids[i]: _old_text(rng)} for i in (4, 5)]
   config = {
       'user_count': start + 20,
       'user_map': users,
@@ -216,7 +221,7 @@ def _tweets(rng):
       str(counter - 4 + i): {
           'id': counter - 4 + i,
           'username': others[i],
-          'content': sentence(rng),
+          'content': _old_text(rng),
           'tags': ['#' + pick(rng, pools.TAG_WORDS)],
           'mentions': [],
       }
@@ -257,7 +262,7 @@ def _travel(rng):
               'expiration_date': f'{int(rng.integers(1, 13)):02d}/2029',
               'cardholder_name': f'{first} {last}',
               'card_verification_number': int(digits(rng, 3)),
-              'balance': float(rng.integers(20, 200) * 100),
+              'balance': float(rng.integers(200, 2000) * 10 + 3),
           }
           for card in cards
       },
