@@ -113,6 +113,7 @@ class _Search:
                      for j in range(len(self._turns))]  # pyformat: disable
     self._inner = frozenset(i for i, _ in links)
     self._closest = _closest(links)
+    self._heirs: dict[tuple, bool] = {}
     self._rng = rng
     self._left = TRIALS
 
@@ -151,14 +152,17 @@ class _Search:
     for child, parents in self._closest.items():
       if position not in parents:
         continue
-      given = [use.provides]
-      given += [steps[i].use.provides for i in parents if i < position]
-      inner = child in self._inner
-      if not any(
-          all(not tags.isdisjoint(heir.consumes) for tags in given)
-          and (heir.affects or not inner)
-          for heir in self._uses
-      ):
+      given = frozenset((use.provides, *(
+          steps[i].use.provides for i in parents if i < position
+      )))  # pyformat: disable
+      key = child in self._inner, given
+      if key not in self._heirs:
+        self._heirs[key] = any(
+            all(not tags.isdisjoint(heir.consumes) for tags in given)
+            and (heir.affects or child not in self._inner)
+            for heir in self._uses
+        )
+      if not self._heirs[key]:
         return False
     return True
 
