@@ -229,6 +229,7 @@ TITLES = (
     'Missing {noun}', 'Update of the {modifier} {noun}', 'Broken {noun} link',
     'Question about the {modifier} {noun}', 'Wrong {noun} sent',
 )  # pyformat: disable
+BANKS = ('visa', 'amex', 'maestro', 'discover', 'union')
 STREETS = (
     'Maple Street', 'Harbor Road', 'Mill Lane', 'Station Avenue', 'Park Row',
     'Orchard Way', 'Bridge Street', 'Canal Road', 'Hill Street', 'Market Lane',

@@ -111,9 +111,13 @@ class _Search:
     self._turns = [t for t, n in enumerate(brief.calls) for _ in range(n)]
     self._parents = [frozenset(i for i, k in links if k == j)
                      for j in range(len(self._turns))]  # pyformat: disable
-    self._inner = frozenset(i for i, _ in links)
     self._closest = _closest(links)
-    self._heirs: dict[tuple, bool] = {}
+    self._children = [
+        [child for child, found in self._closest.items() if i in found]
+        for i in range(len(self._turns))
+    ]
+    self._added = frozenset(name for use in self._uses for name in use.adds)
+    self._known: dict[tuple, bool] = {}
     self._rng = rng
     self._left = TRIALS
 
@@ -149,22 +153,32 @@ class _Search:
     them: a log-in with what is done after it.
     """
     position = len(steps)
-    for child, parents in self._closest.items():
-      if position not in parents:
-        continue
-      given = frozenset((use.provides, *(
-          steps[i].use.provides for i in parents if i < position
-      )))  # pyformat: disable
-      key = child in self._inner, given
-      if key not in self._heirs:
-        self._heirs[key] = any(
-            all(not tags.isdisjoint(heir.consumes) for tags in given)
-            and (heir.affects or child not in self._inner)
-            for heir in self._uses
-        )
-      if not self._heirs[key]:
+    for child in self._children[position]:
+      given = {use.provides} | {
+          steps[i].use.provides for i in self._closest[child] if i < position
+      }
+      if not self._possible(child, frozenset(given)):
         return False
     return True
+
+  def _possible(self, position: int, given: frozenset[frozenset]) -> bool:
+    """Whether a use fits that depends on what some parents provide.
+
+    It is only as good as the tables: kinds and resources, no things.
+    """
+    key = position, given
+    if key not in self._known:
+      count = len(self._closest[position])
+      self._known[key] = any(
+          (heir.capacity >= count or not heir.gathers.isdisjoint(self._added))
+          and all(not tags.isdisjoint(heir.consumes) for tags in given)
+          and all(
+              self._possible(child, frozenset((heir.provides,)))
+              for child in self._children[position]
+          )
+          for heir in self._uses
+      )
+    return self._known[key]
 
   def _shuffled(self, state: State) -> list[tables.Use]:
     """The uses in random order, seldom used ones first."""

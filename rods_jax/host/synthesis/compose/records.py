@@ -44,6 +44,7 @@ class Thing:
     source: call whose result holds its name, where the user does not say it.
     path: where the maker's result holds the name; '@p' for its parameter p.
     place: folder that it is in.
+    of: things that the maker was asked about.
   """
 
   number: int
@@ -53,6 +54,7 @@ class Thing:
   source: int | None = None
   path: str = ''
   place: str = ''
+  of: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

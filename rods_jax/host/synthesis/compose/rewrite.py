@@ -7,11 +7,10 @@ is named. A user keeps to one degree of politeness.
 
 import dataclasses
 import re
-from typing import Any, Mapping
+from typing import Mapping
 
 import numpy as np
 
-from rods_jax.host.synthesis import pools
 from rods_jax.host.synthesis.compose import tables
 from rods_jax.host.synthesis.compose.records import (
     Blur,
@@ -28,6 +27,7 @@ from rods_jax.host.synthesis.records import Rejection
 STAGE = 'rewrite'
 REFERENCES = 0.6  # chance of "that file" for what was the last file named
 FRAMES = 0.12  # chance of a greeting, or thanks, per turn
+_THANKS = (' Thanks!', ' Thank you.', ' Many thanks.', ' I appreciate it.')
 NUMBERS = ('first', 'second', 'third', 'fourth', 'fifth', 'sixth', 'seventh')
 _MANNERS = {
     'plain': ('{C}.', '{C}.', 'I want you to {c}.', 'Now {c}.'),
@@ -48,7 +48,7 @@ _PAIRS = (
 _LINKS = ('Then {c}.', 'After that, {c}.', 'Also, {c}.', 'And {c}, please.',
           'Once that is done, {c}.')  # pyformat: disable
 _LAST = ('Finally, {c}.', 'At the end, {c}.', 'Lastly, {c}.')
-_FIRST_TURN_ONLY = re.compile(r'^(Now|Next,) ')
+_NOT_FIRST = re.compile(r'^(Now|Next,) ')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,8 @@ class _Clause:
   intros: tuple[str, ...] = ()
 
   def text(self, **changed: str) -> str:
-    return self.phrase.format_map({**self.words, **changed})
+    text = self.phrase.format_map({**self.words, **changed})
+    return re.sub(r'\b([Aa]) (?=economy|auto\b)', r'\1n ', text)
 
 
 def rewrite(
@@ -85,6 +86,7 @@ class _Writer:
     self._named: dict[str, int] = {}  # kind -> the thing that was named last
     self._known: set[int] = set()  # things that the user has named
     self._phrases: set[str] = set()
+    self._seen = 0  # the last thing that a call has made
 
   def write(self) -> Wording:
     texts, blurs = [], []
@@ -116,6 +118,9 @@ class _Writer:
           intros.append(pick(self._rng, kind.intro).format(v=name))
           self._known.add(slot.thing)
       self._name(slot)
+    for thing in self._plan.things:
+      if thing.maker == position:  # Now "that card" is the new one.
+        self._named[thing.kind] = self._seen = thing.number
     return _Clause(phrase, words, literal, tuple(intros))
 
   def _must_be_introduced(self, number: int) -> bool:
@@ -144,33 +149,31 @@ class _Writer:
       thing = self._plan.things[number]
       is_last = self._named.get(thing.kind, number) == number
       if thing.source is not None:
-        return self._made(number, is_last, kind), False
+        return self._made(number, kind), False
       can_refer = number in self._known and is_last and kind.ref
       if can_refer and self._rng.random() < REFERENCES:
         return pick(self._rng, kind.ref), False
-      if thing.maker is not None and not thing.path[1:] == param:
-        if not kind.name or kind.name == ('{v}',) and kind.made:
-          return self._made(number, is_last, kind), False
+    if slot.source.how == tables.NEW:
+      return kind.name[0].format(v=shown(value)), True
     return pick(self._rng, kind.name).format(v=shown(value)), True
 
-  def _made(self, number: int, is_last: bool, kind: tables.Kind) -> str:
+  def _made(self, number: int, kind: tables.Kind) -> str:
     """Words for what a call has made or given."""
-    thing = self._plan.things[number]
     alike = [
         t.number for t in self._plan.things
-        if t.kind == thing.kind and t.maker is not None
+        if t.kind == self._plan.things[number].kind and t.maker is not None
     ]  # pyformat: disable
-    known = [n for n in alike if n in self._known or n <= number]
-    if kind.nth and len(known) > 1:
+    latest = max(n for n in alike if n <= max(self._seen, number))
+    if kind.nth and (number != latest or alike.index(number)):
       return kind.nth.format(n=NUMBERS[alike.index(number)])
-    del is_last
     return pick(self._rng, kind.made)
 
   def _joined(self, clauses: list[_Clause], turn: int, key: int) -> str:
     """One turn's text. The same key gives the same words around clauses."""
     rng = np.random.default_rng(key)
-    bodies = [clause.text() for clause in clauses]
-    return self._sentences(bodies, clauses, turn, rng)
+    return self._sentences(
+        [clause.text() for clause in clauses], clauses, turn, rng
+    )
 
   def _sentences(
       self,
@@ -205,7 +208,7 @@ class _Writer:
     if draw < FRAMES and turn == 0:
       return pick(rng, ('Hi there. ', 'Hello! ', 'Good day. ', 'Hey. ')) + text
     if draw > 1 - FRAMES and text[-1] in '.?':
-      return text + pick(rng, pools.CLOSERS)
+      return text + pick(rng, _THANKS)
     return text
 
   def _framed(
@@ -225,7 +228,7 @@ class _Writer:
     else:
       frames = _MANNERS[self._manner]
       if turn == 0:
-        frames = [f for f in frames if not _FIRST_TURN_ONLY.match(f)]
+        frames = [f for f in frames if not _NOT_FIRST.match(f)]
       frame = pick(rng, frames)
     if body[-1] in '."' and frame[-1] == '?' or ';' in body or ':' in body:
       frame = '{C}.' if not i else 'Also, {c}.'
@@ -236,7 +239,7 @@ class _Writer:
 
   def _blurs(self, clauses: list[_Clause], turn: int, key: int) -> list[Blur]:
     """All ways to leave one value of the turn out."""
-    found = []
+    found, first = [], sum(self._plan.brief.calls[:turn])
     for index, clause in enumerate(clauses):
       for param, slot in clause.literal.items():
         kind = self._kinds.get(slot.source.kind, tables.Kind())
@@ -246,18 +249,11 @@ class _Writer:
         bodies[index] = clause.text(**{param: kind.vague})
         rng = np.random.default_rng(key)
         text = self._sentences(bodies, clauses, turn, rng)
-        value = self._value_of(clause, turn, index, param)
+        value = self._run.values[first + index][param]
         found.append(
             Blur(turn, value, text, kind.supply.format(v=shown(value)))
         )
     return found
-
-  def _value_of(
-      self, clause: _Clause, turn: int, index: int, param: str
-  ) -> Any:
-    del clause
-    first = sum(self._plan.brief.calls[:turn])
-    return self._run.values[first + index][param]
 
 
 def _capital(text: str) -> str:

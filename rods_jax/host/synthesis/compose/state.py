@@ -9,7 +9,7 @@ from rods_jax.host.synthesis.compose.records import Slot, Step, Thing
 
 Calls = frozenset[int]
 NONE: Calls = frozenset()
-HERE = 'cwd'  # what anchored things are found from
+FIXED = ('me', 'traveler', 'twitterlogin')  # always the same when drawn
 ROOT, ANYWHERE = '', '*'  # places other than folders
 
 
@@ -50,7 +50,7 @@ class State:
     found = self.writers.get(f'#{number}', NONE)
     kind = self.kinds.get(self.things[number].kind)
     if kind and kind.anchored:
-      found |= self.writers.get(HERE, NONE)
+      found |= self.writers.get(tables.HERE, NONE)
     return found
 
   def owed_to(self, number: int) -> Calls:
@@ -105,6 +105,10 @@ def owed(use: tables.Use, slots: tuple[Slot, ...], state: State) -> Calls | None
   by = _by_param(slots)
   if any(by[p] in state.done for p in use.done):
     return None
+  if use.same:
+    value, other = map(by.get, use.same)
+    if value is not None and other not in state.things[value].of:
+      return None
   touch = Touch.of(use, slots, state)
   if not touch.names.isdisjoint(state.closed):
     return None
@@ -123,7 +127,10 @@ def owed(use: tables.Use, slots: tuple[Slot, ...], state: State) -> Calls | None
 
 def asked(use: tables.Use, slots: tuple[Slot, ...]) -> tuple:
   """What must not be asked twice; values that are drawn make a difference."""
-  if any(s.source.how in (tables.POOL, tables.NEW) for s in slots):
+  if any(
+      s.source.how in (tables.POOL, tables.NEW) and s.source.kind not in FIXED
+      for s in slots
+  ):
     return ()
   named = tuple((s.thing, s.option) for s in slots)
   return (use.tool, use.index, named)
@@ -149,6 +156,10 @@ def after(state: State, step: Step, position: int) -> tuple[State, Step]:
     writers[f'?{name}'] = writers.get(f'?{name}', NONE) | fails
   slots, things = list(step.slots), list(state.things)
   near = state.near - {by[p] for p in use.ends}
+  near = {
+      n for n in near
+      if things[n].maker is None or things[n].kind not in use.spoils
+  }  # pyformat: disable
   for thing, is_made in _new_things(step, state, position):
     near = _joined(near, thing, things, state.kinds)
     things.append(thing)
@@ -189,6 +200,7 @@ def _new_things(
   """(thing, whether it is in the state, so that others can change it)."""
   use, by = step.use, _by_param(step.slots)
   number = len(state.things)
+  named = tuple(n for n in by.values() if n is not None)
   for slot in step.slots:
     if slot.source.how == tables.NEW:
       yield Thing(
@@ -204,8 +216,9 @@ def _new_things(
         source = state.things[by[path[1:]]].source
       place = state.place if state.kinds[kind].anchored else ANYWHERE
       yield Thing(
-          number, kind, maker=position, source=source, path=path, place=place
-      ), is_made
+          number, kind, maker=position, source=source, path=path, place=place,
+          of=named,
+      ), is_made  # pyformat: disable
       number += 1
 
 

@@ -26,6 +26,8 @@ a tool; a tool may have several. Its fields, all but `tool` and `say` optional:
   config       what the initial state must be for it.
   wants        resources that a call must have changed before.
   short_gives  gives, and long_reads reads, without, and with, long contexts.
+  spoils       kinds whose earlier values can no longer be meant.
+  same         two parameters: the value of one must be of the other's thing.
   twin         it takes the two latest things of a kind, in their order.
   enters       its thing is a folder, and the things in there are near now.
   weight       how often it is chosen, 1 if not said.
@@ -51,6 +53,7 @@ from typing import Any, Iterator, Mapping
 from rods_jax.host import bfcl
 
 FOLDER = pathlib.Path(__file__).parents[3] / 'assets' / 'compose'
+HERE = 'cwd'  # the resource that anchored things are found from
 CONST, OPTION, POOL, NEW, THING = 'const', 'option', 'pool', 'new', 'thing'
 _SIGNS = {'=': CONST, '?': OPTION, '~': POOL, '+': NEW}
 
@@ -60,7 +63,8 @@ class Source:
   """Where an argument may come from.
 
   Attributes:
-    how: CONST, OPTION, POOL, NEW or THING.
+    how: HERE = 'cwd'  # the resource that anchored things are found from
+CONST, OPTION, POOL, NEW or THING.
     kind: of the value; '' for constants and options.
     values: the constant, or the options.
     words: how the user says each option.
@@ -98,17 +102,11 @@ class Use:
   gives: tuple[tuple[str, str], ...] = ()
   short_gives: tuple[tuple[str, str], ...] = ()
   config: tuple[tuple[str, Any], ...] = ()
+  spoils: tuple[str, ...] = ()
+  same: tuple[str, ...] = ()
   twin: bool = False
   enters: bool = False
   weight: float = 1.0
-
-  @functools.cached_property
-  def affects(self) -> bool:
-    """Whether a later call can depend on it at all."""
-    makes_new = any(s.how == NEW for _, found in self.args for s in found)
-    return makes_new or bool(
-        self.sets or self.adds or self.makes or self.gives or self.short_gives
-    )
 
   @functools.cached_property
   def provides(self) -> frozenset[str]:
@@ -123,9 +121,25 @@ class Use:
   def consumes(self) -> frozenset[str]:
     """Resources and kinds by which it can depend on an earlier call."""
     found = [_base(name) for name in self.needs + self.reads + self.long_reads]
-    for _, sources in self.args:
-      found += [s.kind for s in sources if s.how == THING]
-    return frozenset(found)
+    named = [
+        s.kind for _, sources in self.args for s in sources if s.how == THING
+    ]  # pyformat: disable
+    if any(kinds(bfcl.CLASSES)[kind].anchored for kind in named):
+      found.append(HERE)
+    return frozenset(found + named)
+
+  @functools.cached_property
+  def gathers(self) -> frozenset[str]:
+    """Resources that several earlier calls can have changed."""
+    return frozenset(self.needs + self.reads + self.long_reads)
+
+  @functools.cached_property
+  def capacity(self) -> int:
+    """On how many calls it can depend, by one thing or resource each."""
+    things = sum(
+        any(s.how == THING for s in sources) for _, sources in self.args
+    )
+    return things + len(self.gathers)
 
   @functools.cached_property
   def fixed(self) -> tuple[str, ...]:

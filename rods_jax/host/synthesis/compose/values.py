@@ -323,13 +323,15 @@ _POOLS: dict[str, Callable[[Context], Any]] = {
     'log': lambda c: [sentence(c.rng)],
     # Math
     'number': _steps(15, 900, 1),
+    'quantity': _steps(15, 900, 1),
+    'whole': _steps(310, 900, 1),
     'numbers': lambda c: [float(n) for n in c.rng.integers(14, 400, 4)],
     'factor': _steps(3, 40, 0.5),
     'part': _steps(13, 300, 1),
     'logbase': _pool(2.0, 3.0, 5.0, 10.0, 20.0),
     'digits': _steps(5, 15, 1, as_float=False),
     'decimal': lambda c: round(float(c.rng.uniform(13, 900)), 4),
-    'places': _pool(1, 2),
+    'places': _pool(2, 3),
     'small': _steps(2, 12, 1),
     'exponent': _pool(2, 3, 4),
     # Files

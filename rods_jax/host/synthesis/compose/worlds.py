@@ -6,6 +6,7 @@ name. All values come from the pools, no state of a seed is used.
 
 import copy
 import dataclasses
+import re
 from typing import Any, Callable, Mapping
 
 import numpy as np
@@ -81,9 +82,10 @@ def _old_text(rng: np.random.Generator) -> str:
 
 
 def fill(rng: np.random.Generator, template: str) -> str:
-  return template.format(
+  text = template.format(
       noun=pick(rng, pools.NOUNS), modifier=pick(rng, pools.MODIFIERS)
   )
+  return re.sub(r'\b([Aa]) (?=[aeio])', r'\1n ', text)
 
 
 def name_of(rng: np.random.Generator) -> tuple[str, str]:
@@ -244,7 +246,9 @@ def _tweets(rng):
 def _travel(rng):
   first, last = name_of(rng)
   token = pick(rng, pools.WORDS) + digits(rng, 6)
-  cards = [f'card_{digits(rng, 4)}' for _ in range(2)]
+  cards = [
+      f'{bank}_{digits(rng, 4)}' for bank in several(rng, pools.BANKS, 2)
+  ]  # pyformat: disable
   bookings = {}
   for _ in range(2):
     bookings[digits(rng, 7)] = {
