@@ -61,11 +61,11 @@ def keys(task: Task) -> tuple[bytes, ...]:
 
 
 def seeds() -> list[Task]:
-  """The training tasks; those with a known fault are no seeds."""
+  """The training tasks; only their structure is used, so none is faulty."""
   train, _ = bfcl.split(
       bfcl.load_tasks(), 'scenario', NUM_TRAIN_SCENARIOS, SPLIT_SEED
   )
-  return [task for task in train.values() if bfcl.fault_of(task) is None]
+  return list(train.values())
 
 
 def corpus(

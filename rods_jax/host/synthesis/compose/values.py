@@ -340,6 +340,6 @@ _POOLS: dict[str, Callable[[Context], Any]] = {
     'newfolder': lambda c: f'{pick(c.rng, pools.FOLDERS)}_{digits(c.rng, 2)}',
     'stem': _stem,
     'line': lambda c: sentence(c.rng),
-    'lines': _pool(1, 2),
+    'lines': _pool(2, 3),
     'pattern': _pattern,
 }

@@ -15,6 +15,7 @@ from rods_jax.host.synthesis import pools
 from rods_jax.host.synthesis.compose.state import ANYWHERE, ROOT
 
 DOORS = ('driver', 'passenger', 'rear_left', 'rear_right')
+SINGULAR = tuple(noun for noun in pools.NOUNS if noun != 'minutes')
 ENDINGS = ('txt', 'txt', 'md', 'csv', 'log')
 BIG = 250_000.0  # dollars; enough for whatever is bought
 
@@ -83,7 +84,7 @@ def _old_text(rng: np.random.Generator) -> str:
 
 def fill(rng: np.random.Generator, template: str) -> str:
   text = template.format(
-      noun=pick(rng, pools.NOUNS), modifier=pick(rng, pools.MODIFIERS)
+      noun=pick(rng, SINGULAR), modifier=pick(rng, pools.MODIFIERS)
   )
   return re.sub(r'\b([Aa]) (?=[aeio])', r'\1n ', text)
 
