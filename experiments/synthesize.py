@@ -5,7 +5,7 @@
 The seeds are the training tasks, one after the other and again from the first;
 held-out scenarios are no seeds. Task number i comes from a random stream of its
 own, so the same command gives the same corpus. With --out the tasks are written
-to DIR/tasks.jsonl, a line each, and the numbers to DIR/report.json.
+to DIR/tasks.jsonl, a line each and at once, the numbers to DIR/report.json.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import networkx as nx
 from rods_jax import rng as rng_lib
 from rods_jax import terminal
 from rods_jax.host import bfcl
-from rods_jax.host.synthesis import pipeline, profile, quality
+from rods_jax.host.synthesis import pipeline, profile, quality, trace
 from rods_jax.host.synthesis.compose import stages
 from rods_jax.host.synthesis.records import Report
 from rods_jax.types import CATEGORIES, Task
@@ -89,7 +89,7 @@ def structure(tasks: list[Task], chosen: list[Task]) -> dict[str, float]:
   by_id = {seed.task_id: seed for seed in chosen}
   equal = collections.Counter()
   for task in tasks:
-    ours, theirs = profile.of(task), profile.of(by_id[task.parent])
+    ours, theirs = _measured(task), _measured(by_id[task.parent])
     equal['topology'] += nx.is_isomorphic(ours.graph, theirs.graph)
     equal['depth'] += ours.depth == theirs.depth
     equal['calls per turn'] += ours.calls == theirs.calls
@@ -98,16 +98,23 @@ def structure(tasks: list[Task], chosen: list[Task]) -> dict[str, float]:
   return {name: count / max(1, len(tasks)) for name, count in equal.items()}
 
 
+def _measured(task: Task) -> profile.Profile:
+  """The profile; on a busy machine a call may time out, so three tries."""
+  for _ in range(3):
+    executed = trace.run(task)
+    if executed.finished:
+      break
+  return profile.measure(executed)
+
+
 def summary(
     tasks: list[Task], chosen: list[Task], n: int, report: Report, cpu: float
 ) -> dict[str, Any]:
   """All numbers of a run; cpu in seconds of the process."""
   used = [chosen[i % len(chosen)] for i in range(n)]
-  failed = collections.Counter(seed.task_id for seed in used)
-  failed.subtract(task.parent for task in tasks)
   made = {task.parent for task in tasks}
   names = {
-      tuple(text.partition('(')[0] for t in task.turns for text in t.ground_truth)
+      tuple(c.partition('(')[0] for t in task.turns for c in t.ground_truth)
       for task in tasks
   }
   return {
@@ -119,17 +126,29 @@ def summary(
       'equal to the seed': structure(tasks, chosen),
       'distinct call-name sequences': len(names),
       'duplicates': len(tasks) - len({task.content_hash() for task in tasks}),
-      'seeds with a task': {
-          c: f'{sum(s.task_id in made for s in unique)} of {len(unique)}'
-          for c in CATEGORIES
-          if (unique := {s.task_id: s for s in used if s.category == c}.values())
-      },
+      'seeds with a task': {c: _share(used, made, c) for c in CATEGORIES},
       'seeds without': sorted({s.task_id for s in used} - made),
       'rejected': report.rejected,
       'reasons': dict(sorted(report.reasons.items(), key=lambda kv: -kv[1])),
       'peak memory, MB': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                          / 1024,
   }  # pyformat: disable
+
+
+def _share(used: list[Task], made: set[str], category: str) -> str:
+  """How many of a category's seeds have a task: 'a of b'."""
+  ids = {seed.task_id for seed in used if seed.category == category}
+  return f'{len(ids & made)} of {len(ids)}'
+
+
+def _written(tasks: Iterator[Task], folder: pathlib.Path) -> Iterator[Task]:
+  """The same tasks, each in the file before the next one is made."""
+  folder.mkdir(parents=True)
+  with open(folder / 'tasks.jsonl', 'w', encoding='utf-8') as file:
+    for task in tasks:
+      file.write(json.dumps(task.to_json()) + '\n')
+      file.flush()
+      yield task
 
 
 def main() -> None:
@@ -149,13 +168,11 @@ def main() -> None:
     stages.brief_of(seed)  # Reading the seeds is no part of the rate.
   report = Report()
   start = time.process_time()
-  tasks = list(corpus(chosen, args.n, args.rng_seed, report))
+  made = corpus(chosen, args.n, args.rng_seed, report)
+  tasks = list(_written(made, args.out) if args.out else made)
   cpu = time.process_time() - start
   found = summary(tasks, chosen, args.n, report, cpu)
   if args.out:
-    args.out.mkdir(parents=True)
-    lines = (json.dumps(task.to_json()) + '\n' for task in tasks)
-    (args.out / 'tasks.jsonl').write_text(''.join(lines), encoding='utf-8')
     (args.out / 'report.json').write_text(
         json.dumps(found, indent=2), encoding='utf-8'
     )

@@ -231,3 +231,26 @@ def test_a_request_can_ask_for_composed_tasks():
   )
   tools = {profile.of(t).tools for t in exchanged}
   assert not tools & {profile.of(t).tools for t in tasks}
+
+
+def test_the_command_writes_a_corpus_and_tells_its_numbers(
+    tmp_path, monkeypatch, capsys
+):
+  """Three tasks at most, each on a line, and the same ones again."""
+  lines = []
+  for name in ('a', 'b'):
+    out = tmp_path / name
+    monkeypatch.setattr('sys.argv', [
+        'synthesize', '--n=3', '--category=base', '--json', f'--out={out}'
+    ])  # pyformat: disable
+    monkeypatch.setattr(synthesize, 'seeds', lambda: EVERY)
+    synthesize.main()
+    found = json.loads(capsys.readouterr().out)
+    lines.append((out / 'tasks.jsonl').read_text().splitlines())
+    assert found['wanted'] == 3 and found['accepted'] == len(lines[-1]) > 0
+    assert found['equal to the seed']['topology'] == 1.0
+    assert found == json.loads((out / 'report.json').read_text())
+  assert lines[0] == lines[1]
+  with pytest.raises(SystemExit):
+    synthesize.main()
+  assert 'exists; name a new folder' in capsys.readouterr().err

@@ -50,8 +50,6 @@ MIN_SPOKEN = 2  # entities in the user's texts that a variant exchanges
 MIN_HELDOUT = 4  # entities that the user says and an evaluation exchanges
 HELDOUT_SHARE = 4  # one in so many contents is for evaluation only
 REWORDINGS = 12  # tries to word a variant for its side of that split
-# 'exchange' keeps a seed's calls and changes values; 'compose' makes new chains.
-PLANNERS = ('exchange', 'compose')
 PROBES = 3  # trials of a slot on its own, before it is used
 
 
@@ -69,7 +67,8 @@ class Request:
     stream: name of the random stream.
     heldout: whether the variants are for evaluation, else for training.
     max_profile_distance: from a variant to its seed, 0 to 1.
-    planner: one of PLANNERS.
+    planner: 'exchange' changes the values of a seed's calls, 'compose' makes
+      new chains of calls with its structure.
   """
 
   epoch: int

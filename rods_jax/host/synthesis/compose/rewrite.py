@@ -24,7 +24,6 @@ from rods_jax.host.synthesis.compose.values import shown
 from rods_jax.host.synthesis.compose.worlds import pick
 from rods_jax.host.synthesis.records import Rejection
 
-STAGE = 'rewrite'
 REFERENCES = 0.6  # chance of "that file" for what was the last file named
 FRAMES = 0.12  # chance of a greeting, or thanks, per turn
 _THANKS = (' Thanks!', ' Thank you.', ' Many thanks.', ' I appreciate it.')

@@ -22,7 +22,7 @@ import numpy as np
 
 from rods_jax.host import bfcl, task_cache, tool_calls
 from rods_jax.host.synthesis import augment as augment_lib
-from rods_jax.host.synthesis import profile
+from rods_jax.host.synthesis import profile, trace
 from rods_jax.host.synthesis.compose import (
     augment,
     critique,
@@ -62,22 +62,26 @@ class Stages:
 
 def brief_of(seed: Task) -> Brief | Rejection:
   """What variants of a seed have to look like; cached by content."""
-  return _briefs.get(seed, lambda seed: (_brief_of(seed), True))
+  return _briefs.get(seed, _brief_of)
 
 
 _briefs: task_cache.TaskCache[Brief | Rejection] = task_cache.TaskCache(1024)
 
 
-def _brief_of(seed: Task) -> Brief | Rejection:
+def _brief_of(seed: Task) -> tuple[Brief | Rejection, bool]:
+  """The brief, and whether no call timed out while the seed was measured."""
   base = augment_lib.base_form(seed)
   if isinstance(base, Rejection):
-    return base
-  found = profile.of(seed)
+    return base, True
+  executed = trace.run(seed)
+  found = profile.measure(executed)
   offered = frozenset(
       name for cls in seed.classes for name in bfcl.tool_names(cls)
       if name not in seed.excluded
   )  # pyformat: disable
-  return Brief(seed, base, found.calls, found.links, found.tools, offered)
+  return Brief(
+      seed, base, found.calls, found.links, found.tools, offered
+  ), executed.finished
 
 
 def compose(

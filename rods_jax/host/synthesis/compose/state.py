@@ -96,7 +96,9 @@ class Touch:
     return {*self.needs, *self.reads, *self.sets, *self.adds}
 
 
-def owed(use: tables.Use, slots: tuple[Slot, ...], state: State) -> Calls | None:
+def owed(
+    use: tables.Use, slots: tuple[Slot, ...], state: State
+) -> Calls | None:
   """The calls that a call would depend on; None if it is not possible."""
   if not state.touched.isdisjoint(use.first):
     return None

@@ -232,17 +232,22 @@ def _newfile(c: Context) -> str:
   return f'{stem(c.rng)}.{pick(c.rng, ENDINGS)}'
 
 
+def _here(c: Context) -> Mapping[str, Any]:
+  """The entries of the current folder."""
+  api = c.live['GorillaFileSystem']
+  return api._current_dir.contents  # pylint: disable=protected-access
+
+
 def _stem(c: Context) -> str | None:
   """What one file of the current folder begins with, and no other entry."""
-  names = list(c.live['GorillaFileSystem']._current_dir.contents)  # pylint: disable=protected-access
+  names = list(_here(c))
   stems = [n.partition('.')[0] for n in names if '.' in n and '_' in n]
   pool = [s for s in stems if sum(s in name for name in names) == 1]
   return pick(c.rng, pool) if pool else None
 
 
 def _file_text(c: Context) -> str:
-  folder = c.live['GorillaFileSystem']._current_dir  # pylint: disable=protected-access
-  return folder.contents[c.args['file_name']].content
+  return _here(c)[c.args['file_name']].content
 
 
 def _pattern(c: Context) -> str | None:
