@@ -131,6 +131,9 @@ def _default() -> ml_collections.ConfigDict:
   synthesis.attempts = 3  # candidates per variant
   synthesis.timeout_s = 120.0  # then the main process makes the variants
   synthesis.max_profile_distance = 0.0  # of a variant from its seed, up to 1
+  # 'exchange' changes a seed's values; 'compose' makes new chains of calls with
+  # its structure (warm starts exchange in any case).
+  synthesis.planner = 'exchange'
 
   c.train = train = ml_collections.ConfigDict()
   train.num_epochs = 5  # passes over the pool as it then is

@@ -142,6 +142,7 @@ _RULES: dict[str, Rule] = {
     'synthesis.attempts': _COUNT,
     'synthesis.timeout_s': _POSITIVE,
     'synthesis.max_profile_distance': _SHARE,
+    'synthesis.planner': _one_of('exchange', 'compose'),
     'train.num_epochs': _COUNT,
     'train.checkpoint_every_epochs': _COUNT,
     'train.keep_checkpoints': _COUNT,

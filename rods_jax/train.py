@@ -266,6 +266,7 @@ def _request(run: run_lib.Run, epoch: int) -> None:
       attempts=run.config.synthesis.attempts,
       forbidden=run.pool.hashes(),
       max_profile_distance=run.config.synthesis.max_profile_distance,
+      planner=run.config.synthesis.planner,
   )
   if epoch + 1 < run.config.train.num_epochs:
     run.submit_pending()

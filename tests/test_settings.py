@@ -101,6 +101,7 @@ BAD = {
     'synthesis.attempts': 0,
     'synthesis.timeout_s': 0.0,
     'synthesis.max_profile_distance': 1.5,
+    'synthesis.planner': 'llm',
     'train.num_epochs': 0,
     'train.checkpoint_every_epochs': 0,
     'train.keep_checkpoints': 0,

@@ -30,12 +30,17 @@ def review(
     variant: executed.
     max_distance: of their profiles, 0 to 1; the dearest gate, so the last.
   """
+  reason = form(seed, variant) or _profile(seed, variant, max_distance)
+  return Rejection(STAGE, reason) if reason else None
+
+
+def form(seed: Task, variant: Task) -> str:
+  """The gates that need no execution: '' or what is wrong."""
   for gate in (_offers, _sizes, _texts, _not_trivial):
     reason = gate(seed, variant)
     if reason:
-      return Rejection(STAGE, reason)
-  reason = _profile(seed, variant, max_distance)
-  return Rejection(STAGE, reason) if reason else None
+      return reason
+  return ''
 
 
 def _name(text: str) -> str:

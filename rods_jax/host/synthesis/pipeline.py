@@ -9,7 +9,8 @@ Stages, each of which yields its output or a Rejection:
   critique    gates on form, offer, profile and triviality.
 
 Everything is a function of the seed and a generator, so a request gives the
-same variants in any process.
+same variants in any process. With the planner 'compose' the stages of
+compose/stages.py take the place of these.
 """
 
 import dataclasses
@@ -32,6 +33,7 @@ from rods_jax.host.synthesis import (
     profile,
     states,
 )
+from rods_jax.host.synthesis.compose import stages as compose
 from rods_jax.host.synthesis.reading import Reading
 from rods_jax.host.synthesis.records import STAGES, Rejection, Report
 from rods_jax.host.synthesis.substitute import Writer, complete_messages
@@ -65,6 +67,8 @@ class Request:
     stream: name of the random stream.
     heldout: whether the variants are for evaluation, else for training.
     max_profile_distance: from a variant to its seed, 0 to 1.
+    planner: 'exchange' changes the values of a seed's calls, 'compose' makes
+      new chains of calls with its structure.
   """
 
   epoch: int
@@ -76,6 +80,7 @@ class Request:
   stream: str = 'synthesis'
   heldout: bool = False
   max_profile_distance: float = profile.MAX_DISTANCE
+  planner: str = 'exchange'
 
   def to_json(self) -> dict[str, Any]:
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -187,17 +192,35 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
       rng = rng_lib.host(
           request.rng_seed, request.stream, request.epoch, index, copy
       )
-      category = seed.category if request.heldout else _category(seed, rng)
-      result = make_variant(
-          seed, rng, request.attempts, known, report, request.heldout,
-          category, request.max_profile_distance,
-      )  # pyformat: disable
+      if request.planner == 'compose':
+        result = make_composed(seed, rng, request, known, report)
+      else:
+        category = seed.category if request.heldout else _category(seed, rng)
+        result = make_variant(
+            seed, rng, request.attempts, known, report, request.heldout,
+            category, request.max_profile_distance,
+        )  # pyformat: disable
       if isinstance(result, Rejection):
         report.failed_seeds += 1
         continue
       known.add(result.content_hash())
       variants.append(result)
   return variants, report
+
+
+def make_composed(
+    seed: Task,
+    rng: np.random.Generator,
+    request: Request,
+    known: set[str],
+    report: Report,
+) -> Task | Rejection:
+  """One task of composed calls, or the last attempt's rejection."""
+  def accepts(task: Task) -> bool:
+    content = task.content_hash()
+    return is_heldout_hash(content) == request.heldout and content not in known
+
+  return compose.compose(seed, rng, accepts, request.attempts, report)
 
 
 def _category(seed: Task, rng: np.random.Generator) -> str:

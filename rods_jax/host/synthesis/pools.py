@@ -212,3 +212,37 @@ NUMBER_WORDS = (
     'zero', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight',
     'nine', 'ten', 'eleven', 'twelve',
 )  # pyformat: disable
+
+SUPPORT = (
+    'I need a receipt for the {modifier} trip.',
+    'Please tell me how much luggage I may bring.',
+    'My name is spelled wrong on the ticket.',
+    'I would like a seat by the window.',
+    'Can the date still be moved by a week?',
+    'I have not received a confirmation yet.',
+    'Please add my {modifier} membership to the booking.',
+    'I was charged twice for this flight.',
+    'I need a vegetarian meal on board.',
+)  # pyformat: disable
+TITLES = (
+    'Problem with the {noun}', 'Access to the {modifier} {noun}',
+    'Missing {noun}', 'Update of the {modifier} {noun}', 'Broken {noun} link',
+    'Question about the {modifier} {noun}', 'Wrong {noun} sent',
+)  # pyformat: disable
+BANKS = ('visa', 'amex', 'maestro', 'discover', 'union')
+STREETS = (
+    'Maple Street', 'Harbor Road', 'Mill Lane', 'Station Avenue', 'Park Row',
+    'Orchard Way', 'Bridge Street', 'Canal Road', 'Hill Street', 'Market Lane',
+)  # pyformat: disable
+OLD_TEXTS = (
+    'The {modifier} {noun} was filed last month.',
+    'Old {noun} entries belong to the {modifier} archive.',
+    'Ask the {modifier} desk where the {noun} went.',
+    'Two pages of the {noun} concern the {modifier} budget.',
+    'Revision of the {modifier} {noun} finished without remarks.',
+    'Nothing in the {modifier} {noun} changed since spring.',
+    'The {noun} lists every {modifier} expense.',
+    'Backup of the {modifier} {noun} completed overnight.',
+    'A second {noun} covers the {modifier} office.',
+    'Numbers in the {modifier} {noun} were rounded.',
+)  # pyformat: disable

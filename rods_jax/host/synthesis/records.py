@@ -3,9 +3,14 @@
 import dataclasses
 from typing import Any, Mapping
 
-# In the order of the pipeline; what it drops as on the other side of the
-# held-out split, a 'duplicate' too, never reaches the critique.
-STAGES = ('substitute', 'execute', 'augment', 'duplicate', 'critique')
+# In the order of the pipeline, which begins with 'substitute' where values are
+# exchanged and with 'plan' where chains of calls are composed. What it drops as
+# on the other side of the held-out split, a 'duplicate' too, never reaches the
+# critique.
+STAGES = (
+    'substitute', 'plan', 'execute', 'rewrite', 'augment', 'duplicate',
+    'critique',
+)  # pyformat: disable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,179 @@
+"""The composer: one seed, one new task, through exchangeable stages.
+
+  plan     brief -> a chain of calls with the seed's dependencies
+  execute  plan -> its arguments and results, ground truth first
+  rewrite  plan and execution -> what the user says
+  augment  (miss_func, miss_param) -> something is missing at first
+  review   plan and task -> no objection
+  judge    task -> no objection; a language model's verdict, if there is one
+
+Each gives its output or a Rejection. Those that write or judge language are
+fields of `Stages`, so that another implementation can take their place. The
+feedback loop: an error that another initial state avoids is patched there
+(execute does so); after any other rejection that names a tool this tool is
+blocked, and the next attempt plans again.
+"""
+
+import dataclasses
+import re
+from typing import Callable
+
+import numpy as np
+
+from rods_jax.host import bfcl, task_cache, tool_calls
+from rods_jax.host.synthesis import augment as augment_lib
+from rods_jax.host.synthesis import profile, trace
+from rods_jax.host.synthesis.compose import (
+    augment,
+    critique,
+    execute,
+    plan,
+    rewrite,
+)
+from rods_jax.host.synthesis.compose.records import (
+    Brief,
+    Execution,
+    Plan,
+    Wording,
+)
+from rods_jax.host.synthesis.records import Rejection, Report
+from rods_jax.types import Task, Turn
+
+ATTEMPTS = 3
+REWORDINGS = 12  # tries to word a task for its side of the held-out split
+
+
+def _no_objection(task: Task) -> Rejection | None:
+  del task
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+  """The stages that deal in language; the programmatic ones by default."""
+
+  plan: Callable[
+      [Brief, frozenset[str], np.random.Generator], Plan | Rejection
+  ] = plan.plan
+  rewrite: Callable[
+      [Plan, Execution, np.random.Generator], Wording | Rejection
+  ] = rewrite.rewrite
+  judge: Callable[[Task], Rejection | None] = _no_objection
+
+
+def brief_of(seed: Task) -> Brief | Rejection:
+  """What variants of a seed have to look like; cached by content."""
+  return _briefs.get(seed, _brief_of)
+
+
+_briefs: task_cache.TaskCache[Brief | Rejection] = task_cache.TaskCache(1024)
+
+
+def _brief_of(seed: Task) -> tuple[Brief | Rejection, bool]:
+  """The brief, and whether no call timed out while the seed was measured."""
+  base = augment_lib.base_form(seed)
+  if isinstance(base, Rejection):
+    return base, True
+  executed = trace.run(seed)
+  found = profile.measure(executed)
+  offered = frozenset(
+      name for cls in seed.classes for name in bfcl.tool_names(cls)
+      if name not in seed.excluded
+  )  # pyformat: disable
+  return Brief(
+      seed, base, found.calls, found.links, found.tools, offered
+  ), executed.finished
+
+
+def compose(
+    seed: Task,
+    rng: np.random.Generator,
+    accepts: Callable[[Task], bool],
+    attempts: int = ATTEMPTS,
+    report: Report | None = None,
+    stages: Stages = Stages(),
+) -> Task | Rejection:
+  """A new task with the structure of a seed, or the last attempt's rejection.
+
+  Args:
+    seed: human or generated.
+    rng: consumed; the only source of chance.
+    accepts: which side of the held-out split the task may be on.
+    attempts: plans to try, at least 1.
+    report: counts every attempt, if given.
+    stages: those that deal in language.
+  """
+  report = report or Report()
+  brief = brief_of(seed)
+  result = brief if isinstance(brief, Rejection) else None
+  blocked: frozenset[str] = frozenset()
+  for _ in range(attempts):
+    report.attempts += 1
+    if not isinstance(brief, Rejection):
+      result = _attempt(brief, blocked, rng, accepts, stages)
+    if isinstance(result, Task):
+      report.accepted += 1
+      return result
+    report.reject(result)
+    blocked |= _blamed(brief, result)
+  return result
+
+
+def _attempt(
+    brief: Brief,
+    blocked: frozenset[str],
+    rng: np.random.Generator,
+    accepts: Callable[[Task], bool],
+    stages: Stages,
+) -> Task | Rejection:
+  """One plan and what comes of it."""
+  planned = stages.plan(brief, blocked, rng)
+  if isinstance(planned, Rejection):
+    return planned
+  executed = execute.execute(planned, rng)
+  if isinstance(executed, Rejection):
+    return executed
+  task = Rejection('duplicate', 'always on the other side of the split')
+  for _ in range(REWORDINGS):
+    wording = stages.rewrite(planned, executed, rng)
+    if isinstance(wording, Rejection):
+      return wording
+    worded = _assemble(brief, planned, executed, wording)
+    worded = augment.make(
+        worded, brief.seed.category, wording, executed, rng
+    )
+    if isinstance(worded, Rejection):
+      return worded
+    if accepts(worded):
+      task = worded
+      break
+  if isinstance(task, Rejection):
+    return task
+  objection = critique.review(planned, task) or stages.judge(task)
+  if objection:
+    return objection
+  return dataclasses.replace(
+      task, task_id=f'syn_{task.content_hash()}', parent=brief.seed.task_id
+  )
+
+
+def _assemble(
+    brief: Brief, planned: Plan, executed: Execution, wording: Wording
+) -> Task:
+  """The base form as a task; its id comes last."""
+  calls = [[] for _ in brief.calls]
+  for step, call in zip(planned.steps, executed.calls):
+    calls[step.turn].append(tool_calls.render(call))
+  turns = tuple(
+      Turn(text, tuple(made)) for text, made in zip(wording.texts, calls)
+  )
+  return dataclasses.replace(
+      brief.base, initial_config=executed.config, turns=turns
+  )
+
+
+def _blamed(brief: Brief | Rejection, rejection: Rejection) -> frozenset[str]:
+  """Tools that a rejection names: the next plan does without them."""
+  if isinstance(brief, Rejection) or rejection.stage == plan.STAGE:
+    return frozenset()
+  words = re.findall(r'\w+', rejection.reason)
+  return frozenset(w for w in words if w in brief.offered)
