@@ -148,7 +148,7 @@ def test_overrides_reach_the_run(command, calls):
         (
             (f'{RODS}:tiny',),
             "configs/rods.py has no variant 'tiny'; use one of default, "
-            'smoke.',
+            'smoke, qwen3_4b, qwen25_7b, llama31_8b.',
         ),
         (('--config=configs/no.py',), 'There is no config file configs/no.py.'),
         (
