@@ -60,7 +60,8 @@ def _default() -> ml_collections.ConfigDict:
   model.lora_alpha = 32.0  # adapters add (lora_alpha / lora_rank) A B
   model.lora_targets = ('q', 'k', 'v', 'o', 'gate', 'up', 'down')
   # 'embedded', 'random', a .safetensors file, the folder of another run, or one
-  # of Hugging Face, which brings its own shape, tokenizer and chat format.
+  # of Hugging Face, which brings its own tokenizer, chat format and shape: the
+  # fields above that describe the shape are replaced.
   model.init_from = 'embedded'
 
   # Devices. One axis may be -1: whatever is left.
@@ -130,7 +131,8 @@ def _default() -> ml_collections.ConfigDict:
   synthesis.enabled = True  # False: the static pool
   synthesis.attempts = 3  # candidates per variant
   synthesis.timeout_s = 120.0  # then the main process makes the variants
-  synthesis.max_profile_distance = 0.0  # of a variant from its seed, up to 1
+  # Of an exchange variant from its seed, up to 1; composed tasks have 0.
+  synthesis.max_profile_distance = 0.0
   # 'exchange' changes a seed's values; 'compose' makes new chains of calls with
   # its structure (warm starts exchange in any case).
   synthesis.planner = 'exchange'
@@ -163,7 +165,7 @@ def _pretrained(c: ml_collections.ConfigDict) -> None:
   """A model of billions of parameters on a TPU slice; the paper's numbers.
 
   Shapes and layouts, checked by `python -m experiments.aot`. The parameters
-  come from a Hugging Face folder (rods_jax/huggingface.py).
+  are random unless config.model.init_from names a Hugging Face folder.
   """
   c.data.num_seed_tasks = 0
   c.data.max_task_tokens = 16_384

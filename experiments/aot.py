@@ -1,7 +1,7 @@
 """Compiles a run's programs for a TPU slice on a machine that has none.
 
   python -m experiments.aot --config=configs/rods.py:qwen3_4b \
-      --topology=v5e:4x4 [--vocab_size=151936] [--rows=update,decode] [--json]
+      --topology=v5e:4x4 [--vocab_size=151936] [--programs=update,decode] [--json]
 
 The update is that of device/update.py and the rollout programs are those of
 rods_jax/programs.py, with the run's own shapes and shardings. XLA's compiler

@@ -61,7 +61,7 @@ def keys(task: Task) -> tuple[bytes, ...]:
 
 
 def seeds() -> list[Task]:
-  """The training tasks; only their structure is used, so none is faulty."""
+  """The training tasks; faulty ones too, as only their structure is used."""
   train, _ = bfcl.split(
       bfcl.load_tasks(), 'scenario', NUM_TRAIN_SCENARIOS, SPLIT_SEED
   )

@@ -9,8 +9,9 @@ import ml_collections
 
 from rods_jax import errors
 
-# A finished run may be continued for more epochs.
-_MAY_DIFFER = {'train.num_epochs'}
+# A finished run may be continued for more epochs; where episodes are played
+# changes no number.
+_MAY_DIFFER = {'train.num_epochs', 'rollout.env_workers'}
 
 
 @contextlib.contextmanager

@@ -77,6 +77,7 @@ def test_decode_gathers_no_weight_and_no_cache(found):
   A draw needs the latter; a segment of its rows alone would have 640 elements.
   """
   assert SEGMENT // FSDP == 640
+  assert found['decode'], 'a slice gathers something; was it looked for?'
   for size in found['decode']:
     assert size <= SLOTS * D or size == SLOTS // FSDP * V, found['decode']
 

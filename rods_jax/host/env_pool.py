@@ -75,7 +75,9 @@ class PooledEpisode(env.Book):
     self.history: list[env_process.Request] = []
     self._pool = pool
 
-  def request(self, kind: str, args: tuple, num_replies: int) -> env_process.Request:
+  def request(
+      self, kind: str, args: tuple, num_replies: int
+  ) -> env_process.Request:
     limit = self.limits.call_timeout_s + self._pool.grace_s
     if kind == 'start':
       limit = max(limit, _REPLAY_S)
