@@ -157,6 +157,25 @@ def digest(params: Any) -> str:
   return hashlib.sha256(json.dumps(list(entries)).encode()).hexdigest()
 
 
+def _check_run(path: pathlib.Path, config: ml_collections.ConfigDict) -> None:
+  """Refuses a run whose checkpoints hold other arrays than are asked for."""
+  for folder in (path, *path.parents[:2]):  # the run's, from any of its folders
+    try:
+      saved = json.loads((folder / 'config.json').read_text())['model']
+    except (OSError, ValueError, KeyError, TypeError):
+      continue
+    stacked = bool(saved.get('scan_layers'))
+    if saved.get('lora_rank'):
+      problem = 'trained adapters; its checkpoints hold no whole policy'
+    elif stacked != config.model.scan_layers:
+      problem = f'has scan_layers={stacked}; set --config.model.scan_layers too'
+    else:
+      return
+    raise errors.UserError(
+        f'config.model.init_from: the run {folder} {problem}.'
+    )
+
+
 def initial_params(
     config: ml_collections.ConfigDict, policy: build.Policy
 ) -> Any:
@@ -180,6 +199,7 @@ def initial_params(
     return huggingface.load(folder, abstract)
   else:
     path = pathlib.Path(source)
+    _check_run(path, config)
     if (path / 'checkpoints').is_dir():
       path /= 'checkpoints'
     with errors.as_user_error(checkpoint.CheckpointError):

@@ -60,7 +60,9 @@ def rendered(reference, messages, tools=(), thinking=False) -> list[int]:
 
 
 @every_kind
-@pytest.mark.parametrize('text', ['Hi.', '', ' \n two\n\nlines \t', 'é 😀 12'])
+@pytest.mark.parametrize(
+    'text', ['Hi.', '', ' \n two\n\nlines \t', 'é 😀 12']
+)
 @pytest.mark.parametrize('tools', [TOOLS, ()])
 def test_the_first_prompt_is_the_templates(made, kind, text, tools):
   fmt, reference = made(kind)

@@ -104,7 +104,8 @@ def test_each_message_of_the_policy_has_its_tokens(group_and_page):
     for event in detail['events']:
       assert ('span' in event) == (event['role'] == 'assistant')
       if 'span' in event:
-        texts = [index['texts'][i] for i in detail['row'][slice(*event['span'])]]
+        ids = detail['row'][slice(*event['span'])]
+        texts = [index['texts'][i] for i in ids]
         assert ''.join(texts) == event['text'] + '<end>'
 
 
@@ -115,7 +116,8 @@ def test_turns_say_why_they_failed_and_what_was_due(group_and_page):
       (2, 2, 1.0), (0, 2, 0.0)
   ]
   # The due calls stand in the first line of the log only.
-  assert [t['due'] for t in wrong['turns']] == [t['due'] for t in right['turns']]
+  due = [[t['due'] for t in x['turns']] for x in (right, wrong)]
+  assert due[0] == due[1]
   assert wrong['turns'][0]['due'] == ['pwd()']
   assert wrong['turns'][0]['reason'].startswith('result missing: ')
   assert wrong['turns'][0]['state_ok'] and not wrong['turns'][0]['response_ok']

@@ -151,6 +151,27 @@ def test_a_path_that_is_not_there_is_one_line(name, policy, tmp_path):
   assert str(tmp_path / name) in initial_error(config, policy)
 
 
+@pytest.mark.parametrize(
+    'field, value, message',
+    [
+        ('lora_rank', 4, 'trained adapters; its checkpoints hold no whole'),
+        ('scan_layers', True, 'set --config.model.scan_layers too'),
+    ],
+)
+def test_a_run_with_other_arrays_is_one_line(
+    field, value, message, policy, tmp_path
+):
+  config = tiny.get_config()
+  saved = config.to_dict()
+  saved['model'][field] = value
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  for given in ('.', 'checkpoints', 'checkpoints/3'):
+    with config.unlocked():
+      config.model.init_from = str(tmp_path / given)
+    text = initial_error(config, policy)
+    assert message in text and f'the run {tmp_path} ' in text
+
+
 def test_a_checkpoint_of_another_model_is_one_line(tiny_run, tmp_path):
   config = tiny.get_config()
   with config.unlocked():
