@@ -24,7 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
 
   c.warm_start = warm = ml_collections.ConfigDict()
   warm.vocab_size = 4096
-  warm.num_steps = 1200
+  warm.num_steps = 1500
   warm.rows_per_step = 8
   warm.learning_rate = 2e-3
   warm.warmup_steps = 30
@@ -32,6 +32,8 @@ def get_config() -> ml_collections.ConfigDict:
   warm.tokenizer_variants = 4  # variants per task that the merges come from
   warm.second_share = 0.5  # variants that are variants of variants
   warm.rename_share = 0.5  # rows whose copied tokens are renamed by chance
+  # Turns of several calls in which the demonstrator leaves out the last one.
+  warm.early_stop_share = 0.6
   warm.log_every = 20
   warm.output = 'rods_jax/assets'  # where tokenizer and policy are written
   return c.lock()

@@ -162,6 +162,7 @@ _WARM_START_RULES: dict[str, Rule] = {
     'warm_start.tokenizer_variants': _COUNT,
     'warm_start.second_share': _SHARE,
     'warm_start.rename_share': _SHARE,
+    'warm_start.early_stop_share': _SHARE,
     'warm_start.log_every': _COUNT,
     'warm_start.output': _NAME,
 }

@@ -143,14 +143,17 @@ def fit(config, policy: build.Policy, seeds, writer: MetricsWriter):
 def rows(
     config, policy: build.Policy, seeds: Sequence[types.Task]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Demonstrations of variants, a share of them renamed.
+  """Demonstrations of variants: some stop early, some are renamed.
 
   Longer ones than the context are left out.
   """
   renamer = renaming.Renamer(policy.tokenizer)
   random = rng.host(config.rng_seed, 'rename')
+  stops = rng.host(config.rng_seed, 'early_stop')
   for task in variants(config, seeds, 'warm_start'):
-    shown = demonstrate.demonstrate(task, policy.fmt)
+    shown = demonstrate.demonstrate(
+        task, policy.fmt, stops, config.warm_start.early_stop_share
+    )
     if len(shown.tokens) > config.rollout.cache_buckets[-1]:
       continue
     if random.random() < config.warm_start.rename_share:

@@ -49,6 +49,24 @@ def test_a_result_of_an_earlier_turn_is_known():
   assert said(task)[2] == "ls();cat(file_name='a.txt')"
 
 
+def test_a_turn_that_stops_early_leaves_out_its_last_call_and_ends_the_row():
+  """One call is never left out; of two or three the last is."""
+  task = files(('pwd()',), ('pwd()', 'ls()', "cd('d')"), ('ls()',))
+  task = with_user(task, 'where?', 'where, what, go', 'what?')
+  random = np.random.default_rng(0)
+
+  def messages(share):
+    shown = demonstrate.demonstrate(task, scripted.fmt(), random, share)
+    return [scripted.fmt().text(m) for m in scripted.sampled(shown)]
+
+  assert messages(1.0) == ['pwd()', '', 'pwd();ls()', '']
+  whole = ['pwd()', '', "pwd();ls();cd(folder='d')", '', 'ls()', '']
+  assert messages(0.0) == whole
+  drawn = [len(messages(0.6)) for _ in range(200)]
+  # 200 turns stop with probability 0.6: 120 expected, deviation 7.
+  assert set(drawn) == {4, 6} and 99 <= drawn.count(4) <= 141
+
+
 def test_mask_covers_the_messages_and_nothing_else():
   task = files(('pwd()',), ())
   shown = demonstrate.demonstrate(task, scripted.fmt())

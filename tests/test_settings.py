@@ -110,6 +110,7 @@ BAD = {
     'warm_start.vocab_size': 0,
     'warm_start.second_share': -0.5,
     'warm_start.rename_share': 1.5,
+    'warm_start.early_stop_share': 1.01,
     'warm_start.num_steps': 0,
     'warm_start.rows_per_step': 0,
     'warm_start.learning_rate': 0.0,

@@ -105,3 +105,17 @@ def test_the_share_of_renamed_rows(tmp_path):
   pairs = list(zip(calls[0.0], calls[1.0]))
   assert all(len(a) == len(b) for a, b in pairs)
   assert sum((a != b).any() for a, b in pairs) >= 8
+
+
+def test_the_share_of_turns_that_stop_early(tmp_path):
+  """Rows of the same variants, whole and cut: a cut one is a beginning."""
+  rows = {}
+  for share in (0.0, 1.0):
+    config = get_config(tmp_path)
+    config.warm_start.update(early_stop_share=share, rename_share=0.0)
+    policy = build.build_policy(config)
+    seeds = build.build_tasks(config).seeds
+    source = warm_start.rows(config, policy, seeds)
+    rows[share] = [next(source)[0] for _ in range(10)]
+  assert all(len(a) <= len(b) for a, b in zip(rows[1.0], rows[0.0]))
+  assert sum(len(a) < len(b) for a, b in zip(rows[1.0], rows[0.0])) >= 5

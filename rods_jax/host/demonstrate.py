@@ -33,9 +33,23 @@ class Demonstration:
 
 
 def demonstrate(
-    task: types.Task, fmt: chat_format.ChatFormat
+    task: types.Task,
+    fmt: chat_format.ChatFormat,
+    random: np.random.Generator | None = None,
+    early_stop_share: float = 0.0,
 ) -> Demonstration:
-  """Plays the ground truth; ValueError if it doesn't score 1 in every turn."""
+  """Plays the ground truth, or with chance only the beginning of it.
+
+  Args:
+    task: what is played.
+    fmt: writes it as tokens.
+    random: draws the turns that stop early; None: none does.
+    early_stop_share: chance that a turn of several calls leaves out its last
+      one. The dialogue ends there: what comes next would be built on it.
+
+  Raises:
+    ValueError: a turn that was played whole doesn't score 1.
+  """
   episode = env.Episode(task)
   tokens: list[int] = []
   mask: list[bool] = []
@@ -52,6 +66,13 @@ def demonstrate(
       append(fmt.prompt(episode.on_offer(), turn.user))
     said += turn.user + '\n'
     calls = [tool_calls.parse_ground_truth(c) for c in turn.ground_truth]
+    early = (
+        len(calls) > 1
+        and random is not None
+        and random.random() < early_stop_share
+    )
+    if early:
+      calls.pop()
     while calls:
       texts, results = [], []
       while calls and not _needs(calls[0], texts, said):
@@ -62,6 +83,8 @@ def demonstrate(
       append(fmt.results(texts))
       said += '\n'.join(texts) + '\n'
     append(fmt.calls([]), sampled=True)
+    if early:
+      break
     score = episode.end_turn()
     if score.reason:
       raise ValueError(f'{task.task_id}, turn {t}: {score.reason}')
