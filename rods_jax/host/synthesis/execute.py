@@ -12,9 +12,8 @@ import re
 from typing import Any, Mapping
 
 from rods_jax.host import simulators
-from rods_jax.host.synthesis import entities
+from rods_jax.host.synthesis import entities, patience
 from rods_jax.host.synthesis.reading import (
-    CALL_TIMEOUT_S,
     TANK_GALLONS,
     Argument,
     Reading,
@@ -54,7 +53,22 @@ def run(
     config: Mapping[str, Any],
 ) -> Outcome | Rejection:
   """Executes the seed's calls with exchanged values in a new world."""
-  world = new_world(reading.seed, config)
+
+  def attempt(limit_s: float) -> tuple[Outcome | Rejection, bool]:
+    world = new_world(reading.seed, config)
+    outcome = _run(reading, writer, values, world, limit_s)
+    return outcome, not world.broken
+
+  return patience.run(attempt)
+
+
+def _run(
+    reading: Reading,
+    writer: Writer,
+    values: Mapping[int, Any],
+    world: simulators.World,
+    limit_s: float,
+) -> Outcome | Rejection:
   structures: list[Any] = []
   out = Outcome([], [])
   arguments = iter(reading.arguments)
@@ -63,7 +77,7 @@ def run(
       new = _call(reading, writer, values, call, arguments, structures, world)
     except KeyError as e:
       return Rejection(STAGE, f'{call.name}: {e.args[0]}')
-    outcome = world.call(new, CALL_TIMEOUT_S)
+    outcome = world.call(new, limit_s)
     if outcome.ok != reading.oks[index]:
       return Rejection(STAGE, f'{call.name}: {outcome.text[:80]}')
     structure = parsed(outcome.text)
