@@ -158,9 +158,9 @@ def reviewed(task_id, key, monkeypatch):
   seen = []
   review = critique.review
 
-  def remember(planned, task):
+  def remember(planned, task, gates):
     seen.append(planned)
-    return review(planned, task)
+    return review(planned, task, gates)
 
   monkeypatch.setattr(critique, 'review', remember)
   task = make(seed_named(task_id), key, attempts=10)
