@@ -92,19 +92,23 @@ class Corpus:
     }
     _check_free(self.folder)
     self.folder.mkdir(parents=True, exist_ok=True)
+    self._file: TextIO | None = None
     self._lock: int | None = _locked(self.folder)
     try:
-      if (self.folder / MANIFEST).exists():
-        self._manifest = read_manifest(self.folder)
-        _check_same(self.folder, self._manifest, wanted)
-      else:
-        self._manifest = {**wanted, 'counts': {}, 'shards': []}
-        self._write_manifest()
+      self._begin(wanted)
     except BaseException:
-      os.close(self._lock)
+      self.close()
       raise
+
+  def _begin(self, wanted: dict[str, Any]) -> None:
+    """Loads what is there, or writes the first manifest."""
+    if (self.folder / MANIFEST).exists():
+      self._manifest = read_manifest(self.folder)
+      _check_same(self.folder, self._manifest, wanted)
+    else:
+      self._manifest = {**wanted, 'counts': {}, 'shards': []}
+      self._write_manifest()
     self._remove_remains()
-    self._file: TextIO | None = None
     self._open = self._continued()
     if not self.is_done or self._open:
       self._file = open(self._attempts_file(), 'a', encoding='utf-8')
