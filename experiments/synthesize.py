@@ -78,6 +78,7 @@ def attempts(
     rng_seed: int,
     known: quality.Novelty,
     gates: Gates = Gates(),
+    planner: str = 'compose',
 ) -> Iterator[Attempted]:
   """What comes of task numbers, one after the other.
 
@@ -86,7 +87,8 @@ def attempts(
     numbers: rising.
     rng_seed: base of the numbers' random streams.
     known: what is known from smaller numbers; those accepted are added.
-    gates: thresholds.
+    gates: thresholds of composed tasks.
+    planner: 'exchange' for variants, which only must not be the same.
   """
   def accepts(task: Task) -> bool:
     return not pipeline.is_heldout(task) and known.accepts(task)
@@ -96,9 +98,14 @@ def attempts(
     report = Report()
     rng = rng_lib.host(rng_seed, 'corpus', number)
     seed = chosen[number % len(chosen)]
-    result = stages.compose(
-        seed, rng, accepts, ATTEMPTS, report, gates=gates
-    )
+    if planner == 'exchange':
+      result = pipeline.make_variant(
+          seed, rng, ATTEMPTS, known.contents, report
+      )
+    else:
+      result = stages.compose(
+          seed, rng, accepts, ATTEMPTS, report, gates=gates
+      )
     task = result if isinstance(result, Task) else None
     if task is None:
       report.failed_seeds += 1
@@ -107,17 +114,20 @@ def attempts(
     yield Attempted(number, task, report, time.process_time() - start)
 
 
-def filled(
-    folder: Corpus, chosen: list[Task], rng_seed: int, n: int, gates: Gates
+def fill(
+    folder: Corpus, chosen: list[Task], args: argparse.Namespace, gates: Gates
 ) -> None:
   """Makes what is missing of a corpus."""
-  known = novelty(folder.tasks(), gates)
-  missing = range(folder.next_number, n)
+  known, n = novelty(folder.tasks(), gates), args.n
+  made = attempts(
+      chosen, range(folder.next_number, n), args.rng_seed, known, gates,
+      args.planner,
+  )  # pyformat: disable
   with tqdm.tqdm(
       total=n, initial=folder.next_number, unit='task', dynamic_ncols=True,
       disable=not sys.stderr.isatty(),
   ) as bar:  # pyformat: disable
-    for attempted in attempts(chosen, missing, rng_seed, known, gates):
+    for attempted in made:
       folder.add(attempted)
       bar.update()
       if bar.disable and not folder.next_number % corpus_lib.SHARD:
@@ -244,6 +254,11 @@ def main() -> None:
       '--out', type=pathlib.Path, help='a new folder, or one to continue'
   )
   parser.add_argument('--category', choices=CATEGORIES, help='of the seeds')
+  parser.add_argument(
+      '--planner', choices=('compose', 'exchange'), default='compose',
+      help="'exchange': variants that keep their seed's calls; the gates on "
+      'news are reported then, not applied',
+  )  # pyformat: disable
   parser.add_argument('--json', action='store_true')
   args = parser.parse_args()
   if args.n < 1:
@@ -257,14 +272,14 @@ def main() -> None:
   })  # pyformat: disable
   config = {
       'n': args.n, 'rng_seed': args.rng_seed, 'attempts': ATTEMPTS,
-      'planner': 'compose', **dataclasses.asdict(gates),
+      'planner': args.planner, **dataclasses.asdict(gates),
       'bfcl_eval': bfcl.VERSION, 'code': _code(),
   }  # pyformat: disable
   with tempfile.TemporaryDirectory() as scratch:
     out = args.out or pathlib.Path(scratch) / 'corpus'
     try:
       with Corpus(out, config, chosen) as folder:
-        filled(folder, chosen, args.rng_seed, args.n, gates)
+        fill(folder, chosen, args, gates)
         found = summary(folder, chosen, args.n)
     except errors.UserError as error:
       parser.error(str(error))

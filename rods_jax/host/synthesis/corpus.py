@@ -88,7 +88,7 @@ class Corpus:
         'format': FORMAT,
         'config': {**json.loads(json.dumps(dict(config))), 'shard': shard},
         'seeds': [seed.task_id for seed in seeds],
-        'seeds_sha256': _digest(''.join(s.content_hash() for s in seeds)),
+        'seeds_sha256': digest(''.join(s.content_hash() for s in seeds)),
     }
     _check_free(self.folder)
     self.folder.mkdir(parents=True, exist_ok=True)
@@ -213,8 +213,8 @@ class Corpus:
       return
     tasks = [a.task for a in self._open if a.task is not None]
     text = ''.join(json.dumps(task.to_json()) + '\n' for task in tasks)
-    digest = _digest(text)
-    name = f'tasks-{len(self._manifest["shards"]):05d}-{digest[:8]}.jsonl'
+    sha256 = digest(text)
+    name = f'tasks-{len(self._manifest["shards"]):05d}-{sha256[:8]}.jsonl'
     _publish(self.folder / name, text)
     report = Report()
     for attempted in self._open:
@@ -222,7 +222,7 @@ class Corpus:
     old = self._attempts_file()
     self._manifest['shards'].append({
         'file': name,
-        'sha256': digest,
+        'sha256': sha256,
         'first_number': self._open[0].number,
         'numbers': size,
         'tasks': len(tasks),
@@ -281,15 +281,15 @@ def read_tasks(folder: str | os.PathLike[str]) -> Iterator[Task]:
   """
   for shard in read_manifest(folder)['shards']:
     path = pathlib.Path(folder) / shard['file']
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     try:
       with open(path, 'rb') as file:
         for line in file:
-          digest.update(line)
+          found.update(line)
           yield Task.from_json(json.loads(line))
     except (OSError, ValueError) as error:
       raise UserError(f'{path} cannot be read: {error}.') from None
-    if digest.hexdigest() != shard['sha256']:
+    if found.hexdigest() != shard['sha256']:
       raise UserError(
           f'{path} has changed since it was written; make the corpus again.'
       )
@@ -337,7 +337,8 @@ def _locked(folder: pathlib.Path) -> int:
   return lock
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+  """Hexadecimal sha256."""
   return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -183,10 +183,14 @@ class Novelty:
 
   Neither content, nor words but for numbers, nor calls may come again, and
   every known task has to be `min_distance` away.
+
+  Attributes:
+    contents: content hashes of all known tasks.
   """
 
   def __init__(self, min_distance: float, tasks: Iterable[Task] = ()):
     self._min_distance = min_distance
+    self.contents: set[str] = set()
     self._seen: set[bytes] = set()
     self._known = Known()
     for task in tasks:
@@ -198,6 +202,7 @@ class Novelty:
     )
 
   def add(self, task: Task) -> None:
+    self.contents.add(task.content_hash())
     self._seen.update(keys(task))
     self._known.add(task)
 
