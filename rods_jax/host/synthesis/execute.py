@@ -7,6 +7,7 @@ structure, and the same truth values, because the dialogue depends on them
 ("since the car cannot make it, fill the tank").
 """
 
+import collections
 import dataclasses
 import re
 from typing import Any, Mapping
@@ -208,22 +209,34 @@ def _typed(value: Any, like: Any) -> Any:
 def _embedded(
     reading: Reading, new: str, argument: Argument, structures: list[Any]
 ) -> str:
-  """Numbers of earlier results inside a sentence, written as they were."""
-  table = {}
+  """Numbers of earlier results inside a sentence, written as they were.
+
+  Where several results held the same number and now differ, they are taken in
+  their order if the sentence has as many; KeyError if it has not.
+  """
+  holders = collections.defaultdict(list)
   for call in range(argument.call):
     pairs = zip(scalars(reading.parsed[call]), scalars(structures[call]))
     for (_, before), (_, after) in pairs:
-      if is_number(before) and is_number(after) and before != after:
-        table.setdefault(float(before), after)
+      if is_number(before) and is_number(after):
+        holders[float(before)].append(after)
+  written = collections.Counter(map(float, _TOKEN.findall(new)))
+  turn = collections.Counter()
 
   def put(match: re.Match) -> str:
-    text = match.group()
-    after = table.get(float(text))
-    if after is None:
+    text, before = match.group(), float(match.group())
+    found = holders.get(before, [before])
+    after = found[0]
+    if any(other != after for other in found):
+      if written[before] != len(found):
+        raise KeyError(f'{argument.param} quotes one of several results')
+      after = found[turn[before]]
+      turn[before] += 1
+    if after == before:
       return text
     return entities.number_text(after, str(len(text.partition('.')[2])))
 
-  return _TOKEN.sub(put, new) if table else new
+  return _TOKEN.sub(put, new)
 
 
 def differs(old: Any, new: Any) -> str:
