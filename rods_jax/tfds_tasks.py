@@ -11,8 +11,8 @@
   source = builder.as_data_source('train')
 
 Importing this module makes the names known to tfds. An example is flat: the
-calls of all turns stand in one list, and so do the tools that arrive later, with
-how many belong to each turn beside them. Splits are by scenario: 'train' has
+calls of all turns stand in one list, so do the tools that arrive later, and how
+many belong to each turn beside them. Splits are by scenario: 'train' has
 100 of the 200, 'heldout' the others, whatever the category. A corpus is made of
 training scenarios only, so it has no other split.
 """

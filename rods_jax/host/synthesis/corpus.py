@@ -1,8 +1,8 @@
 """A corpus of generated tasks in a folder: shards of JSON lines and a manifest.
 
-  manifest.json             configuration, seeds, counts, and a line per shard
-  tasks-00003-1f2e3d4c.jsonl  a task each line; the name holds its content's hash
-  attempts-00004.jsonl      the shard in work: a line per attempted task number
+  manifest.json               configuration, seeds, counts, the shards
+  tasks-00003-1f2e3d4c.jsonl  a task each line; the name tells its hash
+  attempts-00004.jsonl        the shard in work: a line per attempted number
 
 Task numbers go up from 0, and a shard holds the tasks of a fixed range of them.
 A line is flushed before the next number is begun. A whole shard is written

@@ -4,7 +4,8 @@ The calls of the seed are put into a random order that keeps dependencies
 before what depends on them, and the order of their classes. Then, position by
 position, a use of the same class is searched in the tables whose dependencies
 on the calls before it are exactly those wanted: it takes what earlier calls
-have made or given, and needs or reads what they have changed. What the tables promise is measured later, by the critique.
+have made or given, and needs or reads what they have changed. What the tables
+promise is measured later, by the critique.
 """
 
 import collections
@@ -210,7 +211,10 @@ class _Search:
       count = len(self._closest[position])
       self._known[key] = any(
           bfcl.owner(heir.tool) == wanted
-          and (heir.capacity >= count or not heir.gathers.isdisjoint(self._added))
+          and (
+              heir.capacity >= count
+              or not heir.gathers.isdisjoint(self._added)
+          )
           and all(not tags.isdisjoint(heir.consumes) for tags in given)
           and all(
               self._possible(child, frozenset((heir.provides,)))
