@@ -136,6 +136,12 @@ def _default() -> ml_collections.ConfigDict:
   # 'exchange' changes a seed's values; 'compose' makes new chains of calls with
   # its structure (warm starts exchange in any case).
   synthesis.planner = 'exchange'
+  # Of a composed task: edit distance of the classes of its calls to its seed's,
+  # up to 1; turns that need an earlier one, as a share of the seed's;
+  # distance of words and calls to every other task (quality.Nearest).
+  synthesis.max_class_distance = 0.0
+  synthesis.min_cross_turn = 0.5
+  synthesis.min_novelty = 0.5
 
   c.train = train = ml_collections.ConfigDict()
   train.num_epochs = 5  # passes over the pool as it then is

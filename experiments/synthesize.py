@@ -5,59 +5,45 @@
 The seeds are the training tasks, one after the other and again from the first;
 held-out scenarios are no seeds. Task number i comes from a random stream of its
 own, so the same command gives the same corpus. With --out the tasks are written
-to DIR/tasks.jsonl, a line each and at once, the numbers to DIR/report.json.
+to DIR as host/synthesis/corpus.py says, the numbers to DIR/report.json. A
+command that was stopped or killed goes on where it was when it is given again.
+The gates' thresholds are those of configs/rods.py.
 """
 
 import argparse
 import collections
+import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
-import re
 import resource
+import sys
+import tempfile
 import time
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator
 
 import networkx as nx
+import numpy as np
+import tqdm
 
+from configs import rods
+from rods_jax import errors
 from rods_jax import rng as rng_lib
 from rods_jax import terminal
 from rods_jax.host import bfcl
+from rods_jax.host.synthesis import corpus as corpus_lib
 from rods_jax.host.synthesis import pipeline, profile, quality, trace
 from rods_jax.host.synthesis.compose import stages
+from rods_jax.host.synthesis.compose.records import Gates
+from rods_jax.host.synthesis.corpus import Attempted, Corpus
 from rods_jax.host.synthesis.records import Report
 from rods_jax.types import CATEGORIES, Task
 
 NUM_TRAIN_SCENARIOS = 100
 SPLIT_SEED = 0
 ATTEMPTS = 3
-
-
-class Novelty:
-  """What is known: content, the user's words, and the calls, as hashes."""
-
-  def __init__(self):
-    self._seen: set[bytes] = set()
-
-  def accepts(self, task: Task) -> bool:
-    """Whether it is for training and like no other one."""
-    return not pipeline.is_heldout(task) and self._seen.isdisjoint(keys(task))
-
-  def add(self, task: Task) -> None:
-    self._seen.update(keys(task))
-
-
-def keys(task: Task) -> tuple[bytes, ...]:
-  """Hashes of the content, of the words without numbers, of the calls."""
-  words = ' '.join(turn.user for turn in task.turns).lower()
-  words = re.sub(r'\d+', '0', words)
-  calls = json.dumps(quality.call_sequence(task))
-  return tuple(
-      hashlib.blake2b(f'{kind}:{text}'.encode(), digest_size=12).digest()
-      for kind, text in (
-          ('content', task.content_hash()), ('words', words), ('calls', calls)
-      )
-  )  # pyformat: disable
+SAMPLE = 1000  # tasks whose nearest other one is looked up
 
 
 def seeds() -> list[Task]:
@@ -72,67 +58,176 @@ def corpus(
     chosen: list[Task], n: int, rng_seed: int, report: Report
 ) -> Iterator[Task]:
   """Up to n tasks, each as soon as it is made; a seed may fail."""
-  known = Novelty()
-  for number in range(n):
+  for attempted in attempts(chosen, range(n), rng_seed, novelty(())):
+    report.add(attempted.report)
+    if attempted.task is not None:
+      yield attempted.task
+
+
+def novelty(
+    made: Iterable[Task], gates: Gates = Gates()
+) -> quality.Novelty:
+  """What tasks must be unlike: human ones, held-out ones too, and `made`."""
+  known = bfcl.load_tasks().values()
+  return quality.Novelty(gates.min_novelty, itertools.chain(known, made))
+
+
+def attempts(
+    chosen: list[Task],
+    numbers: Iterable[int],
+    rng_seed: int,
+    known: quality.Novelty,
+    gates: Gates = Gates(),
+    planner: str = 'compose',
+) -> Iterator[Attempted]:
+  """What comes of task numbers, one after the other.
+
+  Args:
+    chosen: the seeds; number i has the i-th, and again from the first.
+    numbers: rising.
+    rng_seed: base of the numbers' random streams.
+    known: what is known from smaller numbers; those accepted are added.
+    gates: thresholds of composed tasks.
+    planner: 'exchange' for variants, which only must not be the same.
+  """
+  def accepts(task: Task) -> bool:
+    return not pipeline.is_heldout(task) and known.accepts(task)
+
+  for number in numbers:
+    start = time.process_time()
+    report = Report()
     rng = rng_lib.host(rng_seed, 'corpus', number)
     seed = chosen[number % len(chosen)]
-    result = stages.compose(seed, rng, known.accepts, ATTEMPTS, report)
-    if isinstance(result, Task):
-      known.add(result)
-      yield result
+    if planner == 'exchange':
+      result = pipeline.make_variant(
+          seed, rng, ATTEMPTS, known.contents, report
+      )
     else:
+      result = stages.compose(
+          seed, rng, accepts, ATTEMPTS, report, gates=gates
+      )
+    task = result if isinstance(result, Task) else None
+    if task is None:
       report.failed_seeds += 1
+    else:
+      known.add(task)
+    yield Attempted(number, task, report, time.process_time() - start)
 
 
-def structure(tasks: list[Task], chosen: list[Task]) -> dict[str, float]:
+def fill(
+    folder: Corpus, chosen: list[Task], args: argparse.Namespace, gates: Gates
+) -> None:
+  """Makes what is missing of a corpus."""
+  known, n = novelty(folder.tasks(), gates), args.n
+  made = attempts(
+      chosen, range(folder.next_number, n), args.rng_seed, known, gates,
+      args.planner,
+  )  # pyformat: disable
+  with tqdm.tqdm(
+      total=n, initial=folder.next_number, unit='task', dynamic_ncols=True,
+      disable=not sys.stderr.isatty(),
+  ) as bar:  # pyformat: disable
+    for attempted in made:
+      folder.add(attempted)
+      bar.update()
+      if bar.disable and not folder.next_number % corpus_lib.SHARD:
+        print(
+            f'{folder.next_number} of {n} task numbers; the last '
+            f'{corpus_lib.SHARD} took {folder.times()[-1]:.1f} s of processor '
+            'time.', file=sys.stderr, flush=True,
+        )  # pyformat: disable
+
+
+class Structure:
   """Shares of tasks whose profile is their seed's, measured anew."""
-  by_id = {seed.task_id: seed for seed in chosen}
-  equal = collections.Counter()
-  for task in tasks:
-    ours, theirs = _measured(task), _measured(by_id[task.parent])
-    equal['topology'] += nx.is_isomorphic(ours.graph, theirs.graph)
-    equal['depth'] += ours.depth == theirs.depth
-    equal['calls per turn'] += ours.calls == theirs.calls
-    equal['turns'] += ours.num_turns == theirs.num_turns
-    equal['category'] += ours.category == theirs.category
-  return {name: count / max(1, len(tasks)) for name, count in equal.items()}
 
+  def __init__(self, chosen: list[Task]):
+    self._seeds = {s.task_id: profile.measure(trace.run(s)) for s in chosen}
+    self._equal: collections.Counter[str] = collections.Counter()
+    self._tasks = 0
+    self.made: set[str] = set()
+    self.names: set[tuple[str, ...]] = set()
 
-def _measured(task: Task) -> profile.Profile:
-  """The profile; on a busy machine a call may time out, so three tries."""
-  for _ in range(3):
+  def add(self, task: Task) -> None:
     executed = trace.run(task)
-    if executed.finished:
-      break
-  return profile.measure(executed)
+    ours, theirs = profile.measure(executed), self._seeds[task.parent]
+    self._tasks += 1
+    self.made.add(task.parent)
+    self.names.add(ours.tools)
+    self._equal.update({
+        'topology': nx.is_isomorphic(ours.graph, theirs.graph),
+        'depth': ours.depth == theirs.depth,
+        'calls per turn': ours.calls == theirs.calls,
+        'turns': ours.num_turns == theirs.num_turns,
+        'category': ours.category == theirs.category,
+        'order of classes': ours.classes == theirs.classes,
+        'turns that need an earlier one, or more':
+            ours.turns_back >= theirs.turns_back,
+        'of these at least half':
+            ours.turns_back >= 0.5 * theirs.turns_back,
+        'every argument has a source':
+            not quality.unsourced(executed, discoverable=False),
+    })  # pyformat: disable
+
+  def shares(self) -> dict[str, float]:
+    return {k: v / max(1, self._tasks) for k, v in self._equal.items()}
 
 
-def summary(
-    tasks: list[Task], chosen: list[Task], n: int, report: Report, cpu: float
-) -> dict[str, Any]:
-  """All numbers of a run; cpu in seconds of the process."""
+def summary(folder: Corpus, chosen: list[Task], n: int) -> dict[str, Any]:
+  """All numbers of a corpus; reads it again, a task at a time."""
+  peak = _peak_memory()  # without what the measurements below take
   used = [chosen[i % len(chosen)] for i in range(n)]
-  made = {task.parent for task in tasks}
-  names = {
-      tuple(c.partition('(')[0] for t in task.turns for c in t.ground_truth)
-      for task in tasks
-  }
+  structure, contents = Structure(chosen), set()
+  known, sample = quality.Known(), []
+  count = 0
+  for task in folder.tasks():
+    structure.add(task)
+    contents.add(task.content_hash())
+    known.add(task)
+    if count % max(1, n // SAMPLE) == 0:
+      sample.append(task)
+    count += 1
+  report, times = folder.report(), folder.times()
+  cpu = sum(times)
   return {
       'wanted': n,
-      'accepted': len(tasks),
-      'per second and core': len(tasks) / cpu if cpu else 0.0,
-      'accepted within 3 attempts': len(tasks) / n,
+      'accepted': count,
+      'per second and core': count / cpu if cpu else 0.0,
+      'seconds of each 1000 numbers': times,
+      'accepted within 3 attempts': count / n,
       'accepted attempts': report.accepted / max(1, report.attempts),
-      'equal to the seed': structure(tasks, chosen),
-      'distinct call-name sequences': len(names),
-      'duplicates': len(tasks) - len({task.content_hash() for task in tasks}),
-      'seeds with a task': {c: _share(used, made, c) for c in CATEGORIES},
-      'seeds without': sorted({s.task_id for s in used} - made),
+      'equal to the seed': structure.shares(),
+      'distinct call-name sequences': len(structure.names),
+      'duplicates': count - len(contents),
+      'distance to the nearest other task': distances(sample, known),
+      'seeds with a task': {
+          c: _share(used, structure.made, c) for c in CATEGORIES
+      },
+      'seeds without': sorted({s.task_id for s in used} - structure.made),
       'rejected': report.rejected,
       'reasons': dict(sorted(report.reasons.items(), key=lambda kv: -kv[1])),
-      'peak memory, MB': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-                         / 1024,
+      'peak memory, MB': peak,
   }  # pyformat: disable
+
+
+def distances(
+    sample: list[Task], known: quality.Known
+) -> dict[str, float | int]:
+  """Quantiles over a sample of the distance to the nearest other known task."""
+  found = [known.nearest(task) for task in sample]
+  values = [1.0 if f is None else f.distance for f in found]
+  if not values:
+    return {}
+  quantiles = zip(
+      ('least', '1 %', '10 %', 'median'),
+      np.quantile(values, (0, 0.01, 0.1, 0.5)).tolist(),
+  )
+  return {'tasks looked at': len(values), **dict(quantiles)}
+
+
+def _peak_memory() -> float:
+  """Of this process, in megabytes."""
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _share(used: list[Task], made: set[str], category: str) -> str:
@@ -141,37 +236,53 @@ def _share(used: list[Task], made: set[str], category: str) -> str:
   return f'{len(ids & made)} of {len(ids)}'
 
 
-def _written(tasks: Iterator[Task], folder: pathlib.Path) -> Iterator[Task]:
-  """The same tasks, each in the file before the next one is made."""
-  folder.mkdir(parents=True)
-  with open(folder / 'tasks.jsonl', 'w', encoding='utf-8') as file:
-    for task in tasks:
-      file.write(json.dumps(task.to_json()) + '\n')
-      file.flush()
-      yield task
+def _code() -> str:
+  """A hash of all code and tables that decide what is made."""
+  package = pathlib.Path(pipeline.__file__).parents[2]
+  digest = hashlib.sha256()
+  for pattern in ('host/**/*.py', 'assets/compose/*.toml', 'rng.py'):
+    for path in sorted(package.glob(pattern)):
+      digest.update(path.read_bytes())
+  return digest.hexdigest()[:12]
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--n', type=int, default=1000, help='tasks to try')
   parser.add_argument('--rng_seed', type=int, default=0)
-  parser.add_argument('--out', type=pathlib.Path, help='a new folder')
+  parser.add_argument(
+      '--out', type=pathlib.Path, help='a new folder, or one to continue'
+  )
   parser.add_argument('--category', choices=CATEGORIES, help='of the seeds')
+  parser.add_argument(
+      '--planner', choices=('compose', 'exchange'), default='compose',
+      help="'exchange': variants that keep their seed's calls; the gates on "
+      'news are reported then, not applied',
+  )  # pyformat: disable
   parser.add_argument('--json', action='store_true')
   args = parser.parse_args()
   if args.n < 1:
     parser.error(f'--n must be at least 1, not {args.n}.')
-  if args.out and args.out.exists():
-    parser.error(f'--out={args.out} exists; name a new folder.')
   chosen = [s for s in seeds() if args.category in (None, s.category)]
   for seed in chosen:
     stages.brief_of(seed)  # Reading the seeds is no part of the rate.
-  report = Report()
-  start = time.process_time()
-  made = corpus(chosen, args.n, args.rng_seed, report)
-  tasks = list(_written(made, args.out) if args.out else made)
-  cpu = time.process_time() - start
-  found = summary(tasks, chosen, args.n, report, cpu)
+  thresholds = rods.get_config().synthesis
+  gates = Gates(**{
+      field.name: thresholds[field.name] for field in dataclasses.fields(Gates)
+  })  # pyformat: disable
+  config = {
+      'n': args.n, 'rng_seed': args.rng_seed, 'attempts': ATTEMPTS,
+      'planner': args.planner, **dataclasses.asdict(gates),
+      'bfcl_eval': bfcl.VERSION, 'code': _code(),
+  }  # pyformat: disable
+  with tempfile.TemporaryDirectory() as scratch:
+    out = args.out or pathlib.Path(scratch) / 'corpus'
+    try:
+      with Corpus(out, config, chosen) as folder:
+        fill(folder, chosen, args, gates)
+        found = summary(folder, chosen, args.n)
+    except errors.UserError as error:
+      parser.error(str(error))
   if args.out:
     (args.out / 'report.json').write_text(
         json.dumps(found, indent=2), encoding='utf-8'

@@ -40,6 +40,7 @@ from rods_jax.device import update
 from rods_jax.host import packing
 from rods_jax.host import rollout
 from rods_jax.host.synthesis import pipeline
+from rods_jax.host.synthesis.compose.records import Gates
 
 Metrics = dict[str, Any]
 Groups = list[list[types.Trajectory]]
@@ -267,6 +268,11 @@ def _request(run: run_lib.Run, epoch: int) -> None:
       forbidden=run.pool.hashes(),
       max_profile_distance=run.config.synthesis.max_profile_distance,
       planner=run.config.synthesis.planner,
+      gates=Gates(
+          max_class_distance=run.config.synthesis.max_class_distance,
+          min_cross_turn=run.config.synthesis.min_cross_turn,
+          min_novelty=run.config.synthesis.min_novelty,
+      ),
   )
   if epoch + 1 < run.config.train.num_epochs:
     run.submit_pending()

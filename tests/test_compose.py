@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import networkx as nx
 import numpy as np
@@ -9,7 +10,13 @@ import pytest
 
 from experiments import synthesize
 from rods_jax.host import bfcl, env, tool_calls
-from rods_jax.host.synthesis import pipeline, profile, quality, trace
+from rods_jax.host.synthesis import (
+    corpus,
+    pipeline,
+    profile,
+    quality,
+    trace,
+)
 from rods_jax.host.synthesis.compose import critique, stages
 from rods_jax.host.synthesis.records import Rejection, Report
 from rods_jax.types import CATEGORIES, Task, Turn
@@ -55,6 +62,8 @@ def test_the_structure_is_the_seeds(made):
     for part in ('category', 'num_turns', 'num_empty', 'calls', 'depth'):
       assert getattr(ours, part) == getattr(theirs, part), part
     assert ours.tools != theirs.tools, 'the same functions in the same order'
+    assert ours.classes == theirs.classes
+    assert ours.turns_back >= 0.5 * theirs.turns_back
 
 
 def test_every_argument_has_a_source(made):
@@ -66,7 +75,7 @@ def test_every_argument_has_a_source(made):
 
 def test_nothing_comes_twice_and_nothing_from_held_out_scenarios(made):
   tasks, _ = made
-  found = [key for task in tasks for key in synthesize.keys(task)]
+  found = [key for task in tasks for key in quality.keys(task)]
   assert len(set(found)) == 3 * len(tasks)
   _, heldout = bfcl.split(bfcl.load_tasks(), 'scenario', 100, 0)
   scenarios = {task.scenario for task in heldout.values()}
@@ -158,9 +167,9 @@ def reviewed(task_id, key, monkeypatch):
   seen = []
   review = critique.review
 
-  def remember(planned, task):
+  def remember(planned, task, gates):
     seen.append(planned)
-    return review(planned, task)
+    return review(planned, task, gates)
 
   monkeypatch.setattr(critique, 'review', remember)
   task = make(seed_named(task_id), key, attempts=10)
@@ -236,7 +245,8 @@ def test_a_request_can_ask_for_composed_tasks():
 def test_the_command_writes_a_corpus_and_tells_its_numbers(
     tmp_path, monkeypatch, capsys
 ):
-  """Three tasks at most, each on a line, and the same ones again."""
+  """Three tasks at most, the same ones again, and nothing new when the same
+  command is given a third time; of another seed nothing is mixed in."""
   lines = []
   for name in ('a', 'b'):
     out = tmp_path / name
@@ -246,11 +256,17 @@ def test_the_command_writes_a_corpus_and_tells_its_numbers(
     monkeypatch.setattr(synthesize, 'seeds', lambda: EVERY)
     synthesize.main()
     found = json.loads(capsys.readouterr().out)
-    lines.append((out / 'tasks.jsonl').read_text().splitlines())
+    lines.append(list(corpus.read_tasks(out)))
     assert found['wanted'] == 3 and found['accepted'] == len(lines[-1]) > 0
     assert found['equal to the seed']['topology'] == 1.0
+    assert found['duplicates'] == 0 and found['peak memory, MB'] > 10
+    assert len(found['seconds of each 1000 numbers']) == 1
     assert found == json.loads((out / 'report.json').read_text())
   assert lines[0] == lines[1]
+  before = (out / 'manifest.json').read_bytes()
+  synthesize.main()
+  assert (out / 'manifest.json').read_bytes() == before
+  monkeypatch.setattr('sys.argv', [*sys.argv, '--rng_seed=1'])
   with pytest.raises(SystemExit):
     synthesize.main()
-  assert 'exists; name a new folder' in capsys.readouterr().err
+  assert 'rng_seed is 0 there and 1 here; name' in capsys.readouterr().err

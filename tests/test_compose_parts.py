@@ -122,3 +122,16 @@ def test_only_some_errors_can_be_patched(error, name):
 ])  # pyformat: disable
 def test_how_values_are_written(value, text):
   assert values.shown(value) == text
+
+
+def test_an_edit_changes_the_ticket():
+  """A ticket of priority 2 was once to be given the priority 2 instead."""
+  rng = np.random.default_rng(0)
+  config = worlds.draw(('TicketAPI',), rng).config
+  live = simulators.World(('TicketAPI',), config).instances
+  ticket = config['TicketAPI']['ticket_queue'][0]
+  drawn = set()
+  for _ in range(60):
+    context = values.Context(rng, live, {'ticket_id': ticket['id']})
+    drawn.add(values.draw('urgency', context)['priority'])
+  assert drawn == {1, 2, 3, 4, 5} - {ticket['priority']}

@@ -165,39 +165,6 @@ def test_a_full_tank_is_fifty_gallons():
   assert starts != {5.0}
 
 
-def test_a_number_that_only_looked_exchangeable():
-  """base_15 counts lines, words and characters and asks for the mean 'of the
-  three numerical value obtained'. The count of lines is 3 too, so 'three' and
-  the 3 of [3, 16, 60] were exchanged together: variants asked for the mean of
-  five values, [5, 16, 60], of which no call had returned the 5.
-  """
-  seed = seed_of('base', 15)
-  kept, report = variants_of([seed], per_seed=8, rng_seed=5)
-  assert not kept and report.rejected['critique'] > 0
-  stage = [r for r in report.reasons if r.startswith('critique')]
-  assert all(r.startswith('critique: another profile') for r in stage)
-  every, _ = variants_of(
-      [seed], per_seed=8, rng_seed=5, max_profile_distance=1.0
-  )
-  assert every
-  for variant in every:
-    assert '[3, 16, 60]' not in variant.turns[-1].ground_truth[0]
-
-
-def test_a_number_of_another_meaning_inside_a_text():
-  """base_75 fills up 30 gallons and tweets two tires of 30 PSI. The tweet of
-  each variant had the gallons in their place, a pressure that no tire has."""
-  seed = seed_of('base', 75)
-  kept, report = variants_of([seed], per_seed=4)
-  assert not kept and report.rejected['critique'] > 0
-  every, _ = variants_of([seed], per_seed=4, max_profile_distance=1.0)
-  assert every
-  for variant in every:
-    calls = [c for turn in variant.turns for c in turn.ground_truth]
-    tweet = next(c for c in calls if c.startswith('post_tweet'))
-    assert 'Rear Left Tire: 30 PSI' not in tweet
-
-
 def test_booking_ids_come_from_the_booking():
   """The seed's 3426812 is the first draw of the default random seed."""
   variant = variants_of([seed_of('base', 184)])[0][0]

@@ -18,7 +18,7 @@ from typing import Any, Iterable, Iterator, Mapping
 import networkx as nx
 
 from rods_jax.host import bfcl
-from rods_jax.host.synthesis import flow, reading, trace
+from rods_jax.host.synthesis import flow, patience, reading, trace
 from rods_jax.types import Task
 
 # Names that say too little: a result's 'status' feeds no parameter 'status'.
@@ -179,7 +179,7 @@ def changes(task: Task) -> tuple[frozenset[str], ...]:
         name: copy.deepcopy(vars(instance))
         for name, instance in world.instances.items()
     }
-    world.call(step.call, reading.CALL_TIMEOUT_S)
+    world.call(step.call, patience.LIMITS_S[-1])
     found.append(
         frozenset(
             f'{name}.{key}'

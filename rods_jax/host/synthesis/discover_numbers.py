@@ -6,7 +6,12 @@ from typing import Iterator
 
 from rods_jax.host.synthesis import entities, pools
 from rods_jax.host.synthesis.entities import Form, Slot
-from rods_jax.host.synthesis.reading import Argument, Reading, is_number
+from rods_jax.host.synthesis.reading import (
+    Argument,
+    Reading,
+    is_number,
+    scalars,
+)
 
 _KINDS = {
     ('fillFuelTank', 'fuelAmount'): 'fuel',
@@ -115,6 +120,10 @@ def _slot(
     return None
   if kind == 'fuel' and _other_numbers(masked, value, uses):
     return None
+  if kind == 'list' and any(_among_results(reading, a) for a in uses):
+    return None
+  if _is_quoted_result(reading, value):
+    return None
   if not _all_recognized(masked, value, forms):
     return None
   hint = tuple(sorted({(a.tool, a.param) for a in uses}))
@@ -170,6 +179,35 @@ def _other_numbers(
       for a in uses
       for _, number, _ in numbers_in(masked[a.turn])
   )
+
+
+def _among_results(reading: Reading, a: Argument) -> bool:
+  """Whether other items of the same list are results.
+
+  'The mean of the three' says how many there are, and no item.
+  """
+  return any(
+      call == a.call and path[:2] == a.path[:2] and path != a.path
+      for call, path in reading.sources
+  )
+
+
+def _is_quoted_result(reading: Reading, value: float) -> bool:
+  """Whether a text argument that the user does not say holds it as a result.
+
+  30 PSI in a tweet of tire pressures are not the 30 gallons said before.
+  """
+  return any(
+      isinstance(a.value, str) and ' ' in a.value
+      and (a.call, a.path) not in reading.spoken
+      and any(number == value for _, number, _ in numbers_in(a.value))
+      and any(
+          is_number(found) and found == value
+          for structure in reading.parsed[: a.call]
+          for _, found in scalars(structure)
+      )
+      for a in reading.arguments
+  )  # pyformat: disable
 
 
 def _all_recognized(masked: list[str], value: float, forms: dict) -> bool:

@@ -7,14 +7,14 @@ structure, and the same truth values, because the dialogue depends on them
 ("since the car cannot make it, fill the tank").
 """
 
+import collections
 import dataclasses
 import re
 from typing import Any, Mapping
 
 from rods_jax.host import simulators
-from rods_jax.host.synthesis import entities
+from rods_jax.host.synthesis import entities, patience
 from rods_jax.host.synthesis.reading import (
-    CALL_TIMEOUT_S,
     TANK_GALLONS,
     Argument,
     Reading,
@@ -54,7 +54,22 @@ def run(
     config: Mapping[str, Any],
 ) -> Outcome | Rejection:
   """Executes the seed's calls with exchanged values in a new world."""
-  world = new_world(reading.seed, config)
+
+  def attempt(limit_s: float) -> tuple[Outcome | Rejection, bool]:
+    world = new_world(reading.seed, config)
+    outcome = _run(reading, writer, values, world, limit_s)
+    return outcome, not world.broken
+
+  return patience.run(attempt)
+
+
+def _run(
+    reading: Reading,
+    writer: Writer,
+    values: Mapping[int, Any],
+    world: simulators.World,
+    limit_s: float,
+) -> Outcome | Rejection:
   structures: list[Any] = []
   out = Outcome([], [])
   arguments = iter(reading.arguments)
@@ -63,7 +78,7 @@ def run(
       new = _call(reading, writer, values, call, arguments, structures, world)
     except KeyError as e:
       return Rejection(STAGE, f'{call.name}: {e.args[0]}')
-    outcome = world.call(new, CALL_TIMEOUT_S)
+    outcome = world.call(new, limit_s)
     if outcome.ok != reading.oks[index]:
       return Rejection(STAGE, f'{call.name}: {outcome.text[:80]}')
     structure = parsed(outcome.text)
@@ -194,22 +209,34 @@ def _typed(value: Any, like: Any) -> Any:
 def _embedded(
     reading: Reading, new: str, argument: Argument, structures: list[Any]
 ) -> str:
-  """Numbers of earlier results inside a sentence, written as they were."""
-  table = {}
+  """Numbers of earlier results inside a sentence, written as they were.
+
+  Where several results held the same number and now differ, they are taken in
+  their order if the sentence has as many; KeyError if it has not.
+  """
+  holders = collections.defaultdict(list)
   for call in range(argument.call):
     pairs = zip(scalars(reading.parsed[call]), scalars(structures[call]))
     for (_, before), (_, after) in pairs:
-      if is_number(before) and is_number(after) and before != after:
-        table.setdefault(float(before), after)
+      if is_number(before) and is_number(after):
+        holders[float(before)].append(after)
+  written = collections.Counter(map(float, _TOKEN.findall(new)))
+  turn = collections.Counter()
 
   def put(match: re.Match) -> str:
-    text = match.group()
-    after = table.get(float(text))
-    if after is None:
+    text, before = match.group(), float(match.group())
+    found = holders.get(before, [before])
+    after = found[0]
+    if any(other != after for other in found):
+      if written[before] != len(found):
+        raise KeyError(f'{argument.param} quotes one of several results')
+      after = found[turn[before]]
+      turn[before] += 1
+    if after == before:
       return text
     return entities.number_text(after, str(len(text.partition('.')[2])))
 
-  return _TOKEN.sub(put, new) if table else new
+  return _TOKEN.sub(put, new)
 
 
 def differs(old: Any, new: Any) -> str:

@@ -31,9 +31,11 @@ from rods_jax.host.synthesis import (
     paraphrase,
     places,
     profile,
+    quality,
     states,
 )
 from rods_jax.host.synthesis.compose import stages as compose
+from rods_jax.host.synthesis.compose.records import Gates
 from rods_jax.host.synthesis.reading import Reading
 from rods_jax.host.synthesis.records import STAGES, Rejection, Report
 from rods_jax.host.synthesis.substitute import Writer, complete_messages
@@ -69,6 +71,7 @@ class Request:
     max_profile_distance: from a variant to its seed, 0 to 1.
     planner: 'exchange' changes the values of a seed's calls, 'compose' makes
       new chains of calls with its structure.
+    gates: thresholds of composed tasks.
   """
 
   epoch: int
@@ -81,12 +84,14 @@ class Request:
   heldout: bool = False
   max_profile_distance: float = profile.MAX_DISTANCE
   planner: str = 'exchange'
+  gates: Gates = Gates()
 
   def to_json(self) -> dict[str, Any]:
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
     return fields | {
         'seeds': [seed.to_json() for seed in self.seeds],
         'forbidden': sorted(self.forbidden),
+        'gates': dataclasses.asdict(self.gates),
     }
 
   @classmethod
@@ -94,7 +99,10 @@ class Request:
     """Inverse of to_json, also after a round trip through JSON text."""
     seeds = tuple(Task.from_json(seed) for seed in data['seeds'])
     forbidden = frozenset(data['forbidden'])
-    return cls(**{**data, 'seeds': seeds, 'forbidden': forbidden})
+    gates = Gates(**data.get('gates', {}))  # older checkpoints have none
+    return cls(**{
+        **data, 'seeds': seeds, 'forbidden': forbidden, 'gates': gates
+    })  # pyformat: disable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +194,7 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
   """All variants of a request: its pure function, without duplicates."""
   report = Report()
   known = set(request.forbidden) | {s.content_hash() for s in request.seeds}
+  novelty = quality.Novelty(request.gates.min_novelty, request.seeds)
   variants = []
   for index, seed in enumerate(request.seeds):
     for copy in range(request.per_seed):
@@ -193,7 +202,7 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
           request.rng_seed, request.stream, request.epoch, index, copy
       )
       if request.planner == 'compose':
-        result = make_composed(seed, rng, request, known, report)
+        result = make_composed(seed, rng, request, known, novelty, report)
       else:
         category = seed.category if request.heldout else _category(seed, rng)
         result = make_variant(
@@ -204,6 +213,7 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
         report.failed_seeds += 1
         continue
       known.add(result.content_hash())
+      novelty.add(result)
       variants.append(result)
   return variants, report
 
@@ -213,14 +223,19 @@ def make_composed(
     rng: np.random.Generator,
     request: Request,
     known: set[str],
+    novelty: quality.Novelty,
     report: Report,
 ) -> Task | Rejection:
   """One task of composed calls, or the last attempt's rejection."""
+
   def accepts(task: Task) -> bool:
     content = task.content_hash()
-    return is_heldout_hash(content) == request.heldout and content not in known
+    is_ours = is_heldout_hash(content) == request.heldout
+    return is_ours and content not in known and novelty.accepts(task)
 
-  return compose.compose(seed, rng, accepts, request.attempts, report)
+  return compose.compose(
+      seed, rng, accepts, request.attempts, report, gates=request.gates
+  )
 
 
 def _category(seed: Task, rng: np.random.Generator) -> str:

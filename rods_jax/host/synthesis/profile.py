@@ -81,6 +81,13 @@ class Profile:
     """The largest number of calls that depend on one call."""
     return max((d for _, d in self.graph.out_degree()), default=0)
 
+  @functools.cached_property
+  def turns_back(self) -> int:
+    """Turns of which a call needs what was called or said in an earlier one."""
+    turn = [t for t, size in enumerate(self.calls) for _ in range(size)]
+    linked = {turn[j] for i, j in self.links if turn[i] < turn[j]}
+    return len(linked | {t for t, n in enumerate(self.references) if n})
+
 
 def of(task: Task) -> Profile:
   """The profile of a task; cached by content.

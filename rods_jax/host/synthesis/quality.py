@@ -6,7 +6,11 @@ known task has both nearly the same texts and nearly the same calls.
 """
 
 import dataclasses
+import hashlib
+import json
+import math
 import re
+import sys
 from typing import Any, Iterable
 
 from rods_jax.host import bfcl, tool_calls
@@ -102,38 +106,115 @@ class Nearest:
 
 
 class Known:
-  """Tasks that others must differ from."""
+  """Tasks that others must differ from.
+
+  Tasks are near each other only where calls are the same, so one that is
+  nearer than a bound holds one of the rarest calls of the other. Only those
+  are compared, and no near one is missed.
+  """
 
   def __init__(self, tasks: Iterable[Task] = ()):
-    self._tasks: dict[str, tuple[frozenset, tuple[str, ...]]] = {}
+    self._ids: list[str] = []
+    self._texts: list[frozenset[int]] = []
+    self._calls: list[tuple[str, ...]] = []
+    self._holders: dict[str, list[int]] = {}  # call -> numbers of tasks
     for task in tasks:
       self.add(task)
 
   def __len__(self) -> int:
-    return len(self._tasks)
+    return len(self._ids)
 
   def add(self, task: Task) -> None:
-    self._tasks[task.task_id] = shingles(task), call_sequence(task)
+    texts, calls = _compared(task)
+    for call in set(calls):
+      self._holders.setdefault(call, []).append(len(self._ids))
+    self._ids.append(task.task_id)
+    self._texts.append(texts)
+    self._calls.append(tuple(map(sys.intern, calls)))
 
-  def nearest(self, task: Task) -> Nearest | None:
-    """The most similar known task; None if there is none.
+  def nearest(self, task: Task, within: float = 1.0) -> Nearest | None:
+    """The most similar known task; None if none is nearer than `within`.
 
     A task of the same task_id does not count.
     """
-    texts, calls = shingles(task), call_sequence(task)
+    texts, calls = _compared(task)
     best = None
-    for task_id, (other_texts, other_calls) in self._tasks.items():
-      if task_id == task.task_id:
+    for number in sorted(self._candidates(calls, within)):
+      if self._ids[number] == task.task_id:
         continue
-      apart = 1 - len(texts & other_texts) / len(texts | other_texts)
-      if best is not None and apart >= best.distance:
+      others = self._texts[number]
+      both = len(texts & others)
+      apart = 1 - both / (len(texts) + len(others) - both)
+      if apart >= within:
         continue
-      found = Nearest(task_id, apart, edit_distance(calls, other_calls))
-      if best is None or found.distance < best.distance:
-        best = found
+      found = Nearest(
+          self._ids[number], apart, edit_distance(calls, self._calls[number])
+      )
+      if found.distance < within:
+        best, within = found, found.distance
     return best
 
   def is_new(self, task: Task, min_distance: float) -> bool:
     """Whether every known task is at least `min_distance` away."""
-    found = self.nearest(task)
-    return found is None or found.distance >= min_distance
+    return self.nearest(task, min_distance) is None
+
+  def _candidates(self, calls: tuple[str, ...], within: float) -> set[int]:
+    """Numbers of all tasks whose calls are nearer than `within`.
+
+    Of n calls more than (1 - within) n are the same then; so is one of as many
+    as are left when these are taken away, whichever they are, and one more.
+    """
+    same = math.floor(len(calls) * (1 - within) - 1e-9)
+    rarest = sorted(calls, key=lambda c: len(self._holders.get(c, ())))
+    return {
+        number
+        for call in rarest[: len(calls) - max(same, 0)]
+        for number in self._holders.get(call, ())
+    }
+
+
+def _compared(task: Task) -> tuple[frozenset[int], tuple[str, ...]]:
+  """Shingles, as hashes of this process, and calls; at least one of each."""
+  return frozenset(map(hash, shingles(task))), call_sequence(task) or ('',)
+
+
+class Novelty:
+  """Lets tasks through that are unlike all that came before.
+
+  Neither content, nor words but for numbers, nor calls may come again, and
+  every known task has to be `min_distance` away.
+
+  Attributes:
+    contents: content hashes of all known tasks.
+  """
+
+  def __init__(self, min_distance: float, tasks: Iterable[Task] = ()):
+    self._min_distance = min_distance
+    self.contents: set[str] = set()
+    self._seen: set[bytes] = set()
+    self._known = Known()
+    for task in tasks:
+      self.add(task)
+
+  def accepts(self, task: Task) -> bool:
+    return self._seen.isdisjoint(keys(task)) and self._known.is_new(
+        task, self._min_distance
+    )
+
+  def add(self, task: Task) -> None:
+    self.contents.add(task.content_hash())
+    self._seen.update(keys(task))
+    self._known.add(task)
+
+
+def keys(task: Task) -> tuple[bytes, ...]:
+  """Hashes of the content, of the words without numbers, of the calls."""
+  words = ' '.join(turn.user for turn in task.turns).lower()
+  words = re.sub(r'\d+', '0', words)
+  calls = json.dumps(call_sequence(task))
+  return tuple(
+      hashlib.blake2b(f'{kind}:{text}'.encode(), digest_size=12).digest()
+      for kind, text in (
+          ('content', task.content_hash()), ('words', words), ('calls', calls)
+      )
+  )  # pyformat: disable

@@ -15,9 +15,9 @@ import re
 from typing import Any, Callable, Iterator
 
 from rods_jax.host import bfcl, simulators, tool_calls
+from rods_jax.host.synthesis import patience
 from rods_jax.types import Call, Task
 
-CALL_TIMEOUT_S = 1.0
 TANK_GALLONS = 50.0  # of the simulated car
 _DIGITS = re.compile(r'(?<![\w.])\d[\d,]*(?<=\d)(?:\.\d+)?(?!\w)')
 _AMOUNT = re.compile(
@@ -144,13 +144,7 @@ class Reading:
         for i, (t, call) in enumerate(self.calls)
         for argument in arguments_of(t, i, call)
     ]
-    world = new_world(seed, seed.initial_config)
-    self.results, self.oks, self.fuel = [], [], []
-    for _, call in self.calls:
-      self.fuel.append(fuel_of(world))
-      outcome = world.call(call, CALL_TIMEOUT_S)
-      self.results.append(outcome.text)
-      self.oks.append(outcome.ok)
+    patience.run(self._execute)
     self.parsed = [parsed(text) for text in self.results]
     self._index = self._values()
     self.spoken = {
@@ -161,6 +155,17 @@ class Reading:
       found = self._find_sources(argument)
       if found:
         self.sources[argument.call, argument.path] = found
+
+  def _execute(self, limit_s: float) -> tuple[None, bool]:
+    """Fills in results, oks and fuel; True where no call was stopped."""
+    world = new_world(self.seed, self.seed.initial_config)
+    self.results, self.oks, self.fuel = [], [], []
+    for _, call in self.calls:
+      self.fuel.append(fuel_of(world))
+      outcome = world.call(call, limit_s)
+      self.results.append(outcome.text)
+      self.oks.append(outcome.ok)
+    return None, not world.broken
 
   @functools.cached_property
   def texts(self) -> tuple[str, ...]:

@@ -56,6 +56,15 @@ class Report:
     key = f'{rejection.stage}: {reason}'
     self.reasons[key] = self.reasons.get(key, 0) + 1
 
+  def add(self, other: 'Report') -> None:
+    """Counts what another report counts."""
+    for name in ('attempts', 'accepted', 'substituted', 'failed_seeds'):
+      setattr(self, name, getattr(self, name) + getattr(other, name))
+    for name in ('rejected', 'reasons'):
+      mine = getattr(self, name)
+      for key, count in getattr(other, name).items():
+        mine[key] = mine.get(key, 0) + count
+
   def metrics(self) -> dict[str, int]:
     """Per stage: synthesis/<stage>_attempts, _accepted and _rejected.
 

@@ -12,7 +12,7 @@ import pickle
 from typing import Any
 
 from rods_jax.host import simulators, tool_calls
-from rods_jax.host.synthesis import reading
+from rods_jax.host.synthesis import patience, reading
 from rods_jax.types import Call, Task
 
 # Attributes from which simulators hand out ids, and draw.
@@ -60,7 +60,7 @@ class Trace:
     steps: all calls, in order.
     needs: (i, j) -> True where j fails without i, False where its result is
       another one. Only pairs with such a difference; i < j.
-    finished: whether no call was stopped by its time limit.
+    finished: whether no call was stopped by its time limit, the longest one.
   """
 
   task: Task
@@ -80,12 +80,23 @@ def run(task: Task) -> Trace:
       for turn, content in enumerate(task.turns)
       for text in content.ground_truth
   ]
+
+  def attempt(limit_s: float) -> tuple[Trace, bool]:
+    executed = _run(task, calls, limit_s)
+    return executed, executed.finished
+
+  return patience.run(attempt)
+
+
+def _run(
+    task: Task, calls: list[tuple[int, Call]], limit_s: float
+) -> Trace:
   world = reading.new_world(task, task.initial_config)
   steps, before, dispensed = [], [], []
   for turn, call in calls:
     before.append(pickle.dumps(world))  # in C, so faster than a deep copy
     fuel = reading.fuel_of(world)
-    outcome = world.call(call, reading.CALL_TIMEOUT_S)
+    outcome = world.call(call, limit_s)
     steps.append(Step(turn, call, outcome.text, outcome.ok, fuel))
     dispensed.append(pickle.dumps(_dispensers(world)))
   needs, finished = {}, not world.broken
@@ -93,18 +104,18 @@ def run(task: Task) -> Trace:
     other = pickle.loads(before[i])
     for name, values in pickle.loads(dispensed[i]).items():
       vars(other.instances[name]).update(values)
-    needs |= _differences(other, steps, i)
+    needs |= _differences(other, steps, i, limit_s)
     finished = finished and not other.broken
   return Trace(task, tuple(steps), needs, finished)
 
 
 def _differences(
-    world: simulators.World, steps: list[Step], left_out: int
+    world: simulators.World, steps: list[Step], left_out: int, limit_s: float
 ) -> dict[tuple[int, int], bool]:
   """Runs the calls after `left_out` and compares their results."""
   found = {}
   for j in range(left_out + 1, len(steps)):
-    outcome = world.call(steps[j].call, reading.CALL_TIMEOUT_S)
+    outcome = world.call(steps[j].call, limit_s)
     if outcome.text != steps[j].text:
       found[left_out, j] = steps[j].ok and not outcome.ok
   return found

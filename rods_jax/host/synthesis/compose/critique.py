@@ -2,8 +2,10 @@
 
 Gates, the cheap ones first: the form and offer of the released task; no tool is
 named; the ground truth is free of errors; the measured dependencies are those
-planned, so that the profile has the seed's structure; every argument has a
-source; it is new. `judge` is the place of a language model's verdict.
+planned, so that the profile has the seed's structure; classes come in the
+seed's order and turns refer to earlier ones as often, as far as `Gates` wants
+it; every argument has a source. `judge` is the place of a language model's
+verdict.
 """
 
 import functools
@@ -11,7 +13,7 @@ import re
 
 from rods_jax.host import bfcl
 from rods_jax.host.synthesis import critique, profile, quality, trace
-from rods_jax.host.synthesis.compose.records import Plan
+from rods_jax.host.synthesis.compose.records import Gates, Plan
 from rods_jax.host.synthesis.records import Rejection
 from rods_jax.types import Task
 
@@ -21,12 +23,14 @@ _COMMANDS = frozenset(('ls', 'cd', 'pwd', 'mkdir', 'rmdir', 'grep', 'wc', 'du',
                        'cp', 'mv', 'rm'))  # pyformat: disable
 
 
-def review(plan: Plan, task: Task) -> Rejection | None:
+def review(
+    plan: Plan, task: Task, gates: Gates = Gates()
+) -> Rejection | None:
   """None for a good task, else the first fault."""
   reason = (
       critique.form(plan.brief.seed, task)
       or _names_tools(task)
-      or _measured(plan, task)
+      or _measured(plan, task, gates)
   )
   return Rejection(STAGE, reason) if reason else None
 
@@ -49,7 +53,7 @@ def _tool_names() -> re.Pattern:
   return re.compile(r'\b(?:' + '|'.join(map(re.escape, names)) + r')\b')
 
 
-def _measured(plan: Plan, task: Task) -> str:
+def _measured(plan: Plan, task: Task, gates: Gates) -> str:
   """Faults that only execution shows."""
   executed = trace.run(task)
   if not all(step.ok for step in executed.steps) or not executed.finished:
@@ -61,6 +65,11 @@ def _measured(plan: Plan, task: Task) -> str:
   for part in ('num_turns', 'num_empty', 'calls', 'depth', 'fan_out'):
     if getattr(found, part) != getattr(wanted, part):
       return f'another profile: {part}'
+  apart = profile.edit_distance(found.classes, wanted.classes)
+  if apart > gates.max_class_distance:
+    return 'another profile: classes'
+  if found.turns_back < gates.min_cross_turn * wanted.turns_back:
+    return 'another profile: references to earlier turns'
   unknown = quality.unsourced(executed, discoverable=False)
   if unknown:
     return f'no source of {unknown[0].param} of {unknown[0].tool}'

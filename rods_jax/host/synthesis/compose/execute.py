@@ -11,7 +11,7 @@ from typing import Any, Mapping
 import numpy as np
 
 from rods_jax.host import bfcl, simulators
-from rods_jax.host.synthesis import reading
+from rods_jax.host.synthesis import patience, reading
 from rods_jax.host.synthesis.compose import tables, values, worlds
 from rods_jax.host.synthesis.compose.records import (
     Execution,
@@ -36,8 +36,7 @@ def execute(
   # The same chances after a patch: the same dialogue in a better state.
   key = int(rng.integers(2**63))
   for _ in range(MAX_PATCHES + 1):
-    run = _Run(plan, config, np.random.default_rng(key))
-    failed = run.go()
+    run, failed = _patiently(plan, config, key)
     if failed is None:
       return Execution(
           config, tuple(run.calls), tuple(run.results), tuple(run.values),
@@ -50,13 +49,31 @@ def execute(
   return failed
 
 
+def _patiently(
+    plan: Plan, config: Mapping[str, Any], key: int
+) -> tuple['_Run', Rejection | None]:
+  """One pass over the plan, and what it failed at."""
+
+  def attempt(limit_s: float):
+    run = _Run(plan, config, np.random.default_rng(key), limit_s)
+    failed = run.go()
+    return (run, failed), not run.stopped
+
+  return patience.run(attempt)
+
+
 class _Run:
   """One pass over the plan."""
 
   def __init__(
-      self, plan: Plan, config: Mapping[str, Any], rng: np.random.Generator
+      self,
+      plan: Plan,
+      config: Mapping[str, Any],
+      rng: np.random.Generator,
+      limit_s: float,
   ):
     self._plan = plan
+    self._limit_s = limit_s
     self._world = simulators.World(
         plan.brief.seed.classes, config, plan.brief.long_context
     )
@@ -70,6 +87,11 @@ class _Run:
     self.values: list[Mapping[str, Any]] = []
     self.names: list[Any] = [thing.value for thing in plan.things]
 
+  @property
+  def stopped(self) -> bool:
+    """Whether a call ran out of time."""
+    return self._world.broken
+
   def go(self) -> Rejection | None:
     """None when all went well."""
     for position, step in enumerate(self._plan.steps):
@@ -77,7 +99,7 @@ class _Run:
       if isinstance(args, Rejection):
         return args
       call = Call(step.use.tool, (), args)
-      outcome = self._world.call(call, reading.CALL_TIMEOUT_S)
+      outcome = self._world.call(call, self._limit_s)
       parsed = reading.parsed(outcome.text)
       if not outcome.ok or _is_soft_failure(step.use.tool, parsed):
         return _failed(step, outcome.text[:120])

@@ -1,10 +1,11 @@
 """Plan: composes a chain of calls that depends as the seed's does.
 
 The calls of the seed are put into a random order that keeps dependencies
-before what depends on them. Then, position by position, a use is searched in
-the tables whose dependencies on the calls before it are exactly those wanted:
-it takes what earlier calls have made or given, and needs or reads what they
-have changed. What the tables promise is measured later, by the critique.
+before what depends on them, and the order of their classes. Then, position by
+position, a use of the same class is searched in the tables whose dependencies
+on the calls before it are exactly those wanted: it takes what earlier calls
+have made or given, and needs or reads what they have changed. What the tables
+promise is measured later, by the critique.
 """
 
 import collections
@@ -13,6 +14,7 @@ from typing import Iterator, Mapping
 
 import numpy as np
 
+from rods_jax.host import bfcl
 from rods_jax.host.synthesis.compose import state as state_lib
 from rods_jax.host.synthesis.compose import tables, worlds
 from rods_jax.host.synthesis.compose.records import (
@@ -27,6 +29,7 @@ from rods_jax.host.synthesis.records import Rejection
 
 STAGE = 'plan'
 ORDERS = 12  # of the seed's calls, tried one after the other
+SHUFFLES = 8  # tries for one such order
 TRIALS = 30  # uses that are put into place, per order
 BINDINGS = 12  # combinations of things that are looked at, per use
 AGAIN = 0.25  # factor of a tool's weight for each time that it was used
@@ -54,30 +57,63 @@ def plan(
   at_hand = (state_lib.ROOT, state_lib.ANYWHERE)
   near = frozenset(t.number for t in things if t.place in at_hand)
   start = State(tables.kinds(classes), brief.long_context, things, near)
+  reason = 'no chain of calls has these dependencies'
   for _ in range(ORDERS):
-    links = _reordered(brief.links, len(brief.tools), rng)
-    found = _Search(brief, blocked, links, rng).run(start, ())
+    order = _order(brief, rng)
+    found = _Search(brief, blocked, order, rng).run(start, ())
     if found is None:
       continue
     state, steps = found
     if tuple(step.use.tool for step in steps) == brief.tools:
-      return Rejection(STAGE, "the seed's calls again")
+      reason = "the seed's calls again"
+      continue
     config = worlds.with_initial(world.config, state.config)
-    return Plan(brief, config, state.things, steps, links)
-  return Rejection(STAGE, 'no chain of calls has these dependencies')
+    return Plan(brief, config, state.things, steps, _moved(brief.links, order))
+  return Rejection(STAGE, reason)
 
 
-def _reordered(links: Links, size: int, rng: np.random.Generator) -> Links:
-  """The same dependencies between calls in another order."""
+def _order(brief: Brief, rng: np.random.Generator) -> tuple[int, ...]:
+  """Another order of the seed's calls, or their own where none is found.
+
+  What depends comes after what it depends on, the classes come in the order
+  that they have, and as many turns as before depend on an earlier one.
+  """
+  least = _turns_back(brief.links, brief.calls)
+  for _ in range(SHUFFLES):
+    order = _shuffled(brief, rng)
+    if order and _turns_back(_moved(brief.links, order), brief.calls) >= least:
+      return order
+  return tuple(range(len(brief.tools)))
+
+
+def _shuffled(brief: Brief, rng: np.random.Generator) -> tuple[int, ...]:
+  """A random order of the calls; () where it comes to a dead end."""
   before = collections.defaultdict(set)
-  for i, j in links:
+  for i, j in brief.links:
     before[j].add(i)
-  place, left = {}, list(range(size))
+  classes = [bfcl.owner(tool) for tool in brief.tools]
+  order, left = [], list(range(len(classes)))
   while left:
-    ready = [i for i in left if before[i] <= place.keys()]
-    chosen = ready[int(rng.integers(len(ready)))]
-    place[chosen] = len(place)
-    left.remove(chosen)
+    ready = [
+        i for i in left
+        if before[i] <= set(order) and classes[i] == classes[len(order)]
+    ]
+    if not ready:
+      return ()
+    order.append(ready[int(rng.integers(len(ready)))])
+    left.remove(order[-1])
+  return tuple(order)
+
+
+def _turns_back(links: Links, calls: tuple[int, ...]) -> int:
+  """Turns with a call that depends on one of an earlier turn."""
+  turn = [t for t, size in enumerate(calls) for _ in range(size)]
+  return len({turn[j] for i, j in links if turn[i] < turn[j]})
+
+
+def _moved(links: Links, order: tuple[int, ...]) -> Links:
+  """The dependencies between the calls' new places."""
+  place = {call: i for i, call in enumerate(order)}
   return frozenset((place[i], place[j]) for i, j in links)
 
 
@@ -101,9 +137,11 @@ class _Search:
       self,
       brief: Brief,
       blocked: frozenset[str],
-      links: Links,
+      order: tuple[int, ...],
       rng: np.random.Generator,
   ):
+    links = _moved(brief.links, order)
+    self._classes = [bfcl.owner(brief.tools[call]) for call in order]
     self._uses = tuple(
         use for cls in brief.seed.classes for use in tables.uses(cls)
         if use.tool in brief.offered and use.tool not in blocked
@@ -131,6 +169,8 @@ class _Search:
     wanted = self._parents[position]
     menu = _menu(state, wanted)
     for use in self._shuffled(state):
+      if bfcl.owner(use.tool) != self._classes[position]:
+        continue
       if not _may_fit(use, state, menu, wanted):
         continue
       if not self._has_heirs(use, steps):
@@ -166,11 +206,15 @@ class _Search:
 
     It is only as good as the tables: kinds and resources, no things.
     """
-    key = position, given
+    key, wanted = (position, given), self._classes[position]
     if key not in self._known:
       count = len(self._closest[position])
       self._known[key] = any(
-          (heir.capacity >= count or not heir.gathers.isdisjoint(self._added))
+          bfcl.owner(heir.tool) == wanted
+          and (
+              heir.capacity >= count
+              or not heir.gathers.isdisjoint(self._added)
+          )
           and all(not tags.isdisjoint(heir.consumes) for tags in given)
           and all(
               self._possible(child, frozenset((heir.provides,)))

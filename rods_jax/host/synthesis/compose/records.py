@@ -8,6 +8,23 @@ from rods_jax.types import Call, Task
 
 
 @dataclasses.dataclass(frozen=True)
+class Gates:
+  """How much of its seed's structure, and how much news, a task must have.
+
+  Attributes:
+    max_class_distance: edit distance of the calls' classes to the seed's, 0 to
+      1.
+    min_cross_turn: turns that need an earlier one, as a share of the seed's; at
+      most 1.
+    min_novelty: distance to every known task, 0 to 1; see quality.Nearest.
+  """
+
+  max_class_distance: float = 0.0
+  min_cross_turn: float = 0.5
+  min_novelty: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
 class Brief:
   """What a variant has to look like. C calls, R turns.
 

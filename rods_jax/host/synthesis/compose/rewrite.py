@@ -207,7 +207,8 @@ class _Writer:
     if draw < FRAMES and turn == 0:
       return pick(rng, ('Hi there. ', 'Hello! ', 'Good day. ', 'Hey. ')) + text
     if draw > 1 - FRAMES and text[-1] in '.?':
-      return text + pick(rng, _THANKS)
+      short = _THANKS[:2]  # after a question nothing else sounds right
+      return text + pick(rng, short if text[-1] == '?' else _THANKS)
     return text
 
   def _framed(

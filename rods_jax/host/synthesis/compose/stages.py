@@ -33,6 +33,7 @@ from rods_jax.host.synthesis.compose import (
 from rods_jax.host.synthesis.compose.records import (
     Brief,
     Execution,
+    Gates,
     Plan,
     Wording,
 )
@@ -91,16 +92,19 @@ def compose(
     attempts: int = ATTEMPTS,
     report: Report | None = None,
     stages: Stages = Stages(),
+    gates: Gates = Gates(),
 ) -> Task | Rejection:
   """A new task with the structure of a seed, or the last attempt's rejection.
 
   Args:
     seed: human or generated.
     rng: consumed; the only source of chance.
-    accepts: which side of the held-out split the task may be on.
+    accepts: whether the task is on the right side of the held-out split, and
+      new.
     attempts: plans to try, at least 1.
     report: counts every attempt, if given.
     stages: those that deal in language.
+    gates: thresholds of the critique.
   """
   report = report or Report()
   brief = brief_of(seed)
@@ -109,7 +113,7 @@ def compose(
   for _ in range(attempts):
     report.attempts += 1
     if not isinstance(brief, Rejection):
-      result = _attempt(brief, blocked, rng, accepts, stages)
+      result = _attempt(brief, blocked, rng, accepts, stages, gates)
     if isinstance(result, Task):
       report.accepted += 1
       return result
@@ -124,6 +128,7 @@ def _attempt(
     rng: np.random.Generator,
     accepts: Callable[[Task], bool],
     stages: Stages,
+    gates: Gates,
 ) -> Task | Rejection:
   """One plan and what comes of it."""
   planned = stages.plan(brief, blocked, rng)
@@ -132,7 +137,7 @@ def _attempt(
   executed = execute.execute(planned, rng)
   if isinstance(executed, Rejection):
     return executed
-  task = Rejection('duplicate', 'always on the other side of the split')
+  task = Rejection('duplicate', 'known, or of the other side of the split')
   for _ in range(REWORDINGS):
     wording = stages.rewrite(planned, executed, rng)
     if isinstance(wording, Rejection):
@@ -148,7 +153,7 @@ def _attempt(
       break
   if isinstance(task, Rejection):
     return task
-  objection = critique.review(planned, task) or stages.judge(task)
+  objection = critique.review(planned, task, gates) or stages.judge(task)
   if objection:
     return objection
   return dataclasses.replace(

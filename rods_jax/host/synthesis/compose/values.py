@@ -102,6 +102,13 @@ def _birthday(c: Context) -> str:
   return f'{int(c.rng.integers(1955, 2000))}{_date(c)[4:]}'
 
 
+def _urgency(c: Context) -> dict[str, int]:
+  """A priority that the ticket does not have yet."""
+  queue = c.live['TicketAPI'].ticket_queue
+  old = next(t['priority'] for t in queue if t['id'] == c.args['ticket_id'])
+  return {'priority': pick(c.rng, [p for p in range(1, 6) if p != old])}
+
+
 def _traveler(c: Context) -> tuple[str, str]:
   api = c.live['TravelAPI']
   return api.user_first_name, api.user_last_name
@@ -294,7 +301,7 @@ _POOLS: dict[str, Callable[[Context], Any]] = {
     'title': _fill(pools.TITLES),
     'problem': lambda c: sentence(c.rng),
     'priority': _steps(1, 5, 1, as_float=False),
-    'urgency': lambda c: {'priority': int(c.rng.integers(1, 6))},
+    'urgency': _urgency,
     'fix': _fill(pools.WHOLE['resolution']),
     # Messages
     'note': lambda c: sentence(c.rng),
