@@ -75,6 +75,9 @@ def _default() -> ml_collections.ConfigDict:
   rollout.group_size = 8  # trajectories per task; the paper's 16 do not fit
   rollout.groups_per_batch = 8  # tasks per rollout batch
   rollout.temperature = 1.0
+  # Evaluation alone, where it samples: the ratio knows of no cut distribution.
+  rollout.top_k = 0  # sample among the k most likely tokens; 0: all
+  rollout.top_p = 1.0  # and the fewest of them with this share; 1: all
   rollout.num_slots = 64  # rows decoded together
   # Segments of the KV cache; the last is the longest trajectory.
   rollout.cache_buckets = (128, 256, 384, 512, 640, 768)
@@ -146,6 +149,7 @@ def _default() -> ml_collections.ConfigDict:
   evaluate.num_variants = 128  # held-out variants of the pool's scenarios
   evaluate.num_heldout = 64  # tasks of held-out scenarios
   evaluate.before = True  # also before the first update
+  evaluate.temperature = 0.0  # 0: greedy; else sampled, with rollout.top_*
   return c
 
 

@@ -121,6 +121,8 @@ class Engine:
       *,
       temperature: float,
       greedy: bool = False,
+      top_k: int = 0,
+      top_p: float = 1.0,
   ) -> None:
     """Takes a new policy version: empties all slots and drops the cache.
 
@@ -129,19 +131,28 @@ class Engine:
       key: base of the sampling streams of this version.
       temperature: above 0.
       greedy: take the most likely tokens; logprobs are at temperature 1.
+      top_k: sample among the k most likely tokens; 0 for all.
+      top_p: among the fewest tokens with this share; 1 for all. Logprobs are
+        of what top_k and top_p leave.
 
     Raises:
-      ValueError: temperature is not above 0.
+      ValueError: a value that makes no sense; says which.
     """
     if not temperature > 0:
       raise ValueError(
           f'rollout.temperature is {temperature}; it must be above 0.'
       )
-    self._clear()
+    if top_k < 0 or not 0 < top_p <= 1:
+      raise ValueError(
+          f'rollout.top_k is {top_k} and top_p is {top_p}; they must be at '
+          'least 0, and above 0 and at most 1.'
+      )
+    self.release()  # or the copy of the policy before would stand beside
     self._params = self._programs.place(params)
     self._cache = self._programs.empty_cache()
     self._sampler = sampling.Sampler(
-        key, np.float32(temperature), np.bool_(greedy)
+        key, np.float32(temperature), np.bool_(greedy), np.int32(top_k),
+        np.float32(top_p),
     )
 
   @property

@@ -31,6 +31,7 @@ from rods_jax import records
 from rods_jax import report
 from rods_jax import rng
 from rods_jax import run as run_lib
+from rods_jax import settings
 from rods_jax import stop as stop_lib
 from rods_jax import terminal
 from rods_jax import types
@@ -47,6 +48,7 @@ Groups = list[list[types.Trajectory]]
 
 def train(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   """Runs or continues a training run; returns the exit status."""
+  settings.check_training(config)
   config = pretrained.resolve(config)
   workdir_lib.check(workdir, config)
   with stop_lib.StopRequest() as stop, run_lib.Run(config, workdir) as run:

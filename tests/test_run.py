@@ -80,6 +80,15 @@ def test_a_complete_run_says_so_and_stays_as_it_is(tiny_policy, copied, capsys):
   assert contents(copied) == before
 
 
+def test_training_refuses_a_cut_distribution(tiny_policy, tmp_path):
+  config = tiny.run_config(
+      tiny_policy, eval__temperature=1.0, rollout__top_k=5
+  )
+  with pytest.raises(errors.UserError, match='rollout.top_k is 5'):
+    train.train(config, tmp_path / 'new')
+  assert not (tmp_path / 'new').exists()
+
+
 @pytest.mark.parametrize('name', ['arrays', 'document'])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     name, tiny_run, tiny_policy, copied, caplog
