@@ -101,6 +101,7 @@ _RULES: dict[str, Rule] = {
     'rollout.extend_buckets': _INCREASING,
     'rollout.extend_rows': _COUNT,
     'rollout.refill_below': ('from 0 to below 1', lambda v: 0 <= v < 1),
+    'rollout.overlap_tokens': _NOT_NEGATIVE,
     'rollout.max_message_tokens': _COUNT,
     'rollout.thinking': _SWITCH,
     'rollout.max_rounds': _COUNT,

@@ -368,6 +368,17 @@ def test_wrong_calls_are_refused(engine, small_model, call, message):
     call(engine)
 
 
+def test_nothing_else_while_a_decode_is_not_taken(engine, small_model):
+  """An extend would write behind tokens that the host does not know yet."""
+  _reset(engine, small_model)
+  _fill(engine, _prompts([5, 7]))
+  finish = engine.begin_decode({0: 4})
+  with pytest.raises(ValueError, match='take its result first'):
+    engine.extend({1: [4]})
+  assert len(finish()[0].tokens)
+  engine.extend({1: [4]})
+
+
 def test_wrong_settings_are_refused(small_model, mesh, small_config):
   make = lambda **kw: _make(small_model[0], mesh, small_config, **kw)
   with pytest.raises(ValueError, match='rollout.cache_buckets'):

@@ -71,6 +71,7 @@ BAD = {
     'rollout.extend_buckets': (),
     'rollout.extend_rows': 0,
     'rollout.refill_below': 1.0,
+    'rollout.overlap_tokens': -1,
     'rollout.max_message_tokens': 0,
     'rollout.thinking': 1,
     'rollout.max_rounds': 0,
