@@ -68,9 +68,25 @@ def invert(
   threshold = uniform[:, None] * cumulative[:, -1:]
   # A parallel cumsum may dip by a rounding error, so "first above" alone
   # could land on a token of probability 0.
-  above = (cumulative > threshold) & (probs > 0)
-  token = jnp.argmax(above, axis=-1)
-  return jnp.where(above.any(axis=-1), token, jnp.argmax(probs, axis=-1))
+  token = _first((cumulative > threshold) & (probs > 0))
+  return jnp.where(token < probs.shape[-1], token, most_likely(probs))
+
+
+def most_likely(scores: Float[Array, 'B V']) -> Int[Array, 'B']:
+  """argmax, the first of equals; the last token where all is NaN."""
+  found = _first(scores == scores.max(axis=-1, keepdims=True))
+  return jnp.minimum(found, scores.shape[-1] - 1)
+
+
+def _first(which: Bool[Array, 'B V']) -> Int[Array, 'B']:
+  """The first index that is True; V if there is none.
+
+  A plain minimum: XLA's CPU backend runs an argmax, which reduces pairs, one
+  element after the other, and five times slower.
+  """
+  size = which.shape[-1]
+  index = jnp.where(which, jnp.arange(size, dtype=jnp.int32), size)
+  return index.min(axis=-1)
 
 
 def cut(
@@ -122,7 +138,6 @@ def sample(
   keys = token_keys(sampler.key, uids, positions)
   uniform = jax.vmap(jax.random.uniform)(keys)
   drawn = invert(jnp.exp(logprobs), uniform)
-  tokens = jnp.where(sampler.greedy, jnp.argmax(logits, axis=-1), drawn)
-  tokens = tokens.astype(jnp.int32)
+  tokens = jnp.where(sampler.greedy, most_likely(logits), drawn)
   chosen = jnp.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
   return tokens, chosen
