@@ -124,7 +124,8 @@ def train_batch(
       result.trajectories[i : i + size]
       for i in range(0, len(result.trajectories), size)
   ]
-  _keep_trajectories(run, run.pool.task(int(ids[slots[0]])), groups[0])
+  with run.timer.phase('host'):
+    _keep_trajectories(run, run.pool.task(int(ids[slots[0]])), groups[0])
   per_step = run.config.grpo.minibatch_groups
   rows = []
   for i in range(0, len(groups), per_step):

@@ -140,6 +140,26 @@ def test_it_samples_as_configured_and_frees_its_parameters(tiny_policy):
   assert engine.calls[4]['greedy'] is True
 
 
+def test_two_copies_of_the_policy_never_stand_side_by_side(
+    tiny_policy, monkeypatch
+):
+  """The old one was kept until the new one was placed."""
+  config = tiny.run_config(tiny_policy)
+  policy = build.build_policy(config)
+  engine = build.build_engine(config, policy)
+  params = weights.initial_params(config, policy)
+  place, before = engine.programs.place, []
+
+  def note(params):
+    before.append(engine._params)
+    return place(params)
+
+  monkeypatch.setattr(engine.programs, 'place', note)
+  for _ in range(2):
+    engine.reset(params, jax.random.key(0), temperature=1.0)
+  assert before == [None, None] and engine._params is not None
+
+
 def test_a_result_does_not_depend_on_the_other_tasks(tiny_policy):
   """Greedy rows are alone in their slots: any order, any company."""
   config = tiny.run_config(tiny_policy)

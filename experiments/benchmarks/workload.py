@@ -68,18 +68,17 @@ SCALES = {
     # SmolLM2-135M's shape.
     'full': Scale(
         tasks=16, samples=8, turns=4, prompt=128, user=16, result=24, mean=12,
-        most=48, slots=32, buckets=(128, 256, 384, 512, 640),
+        most=48, slots=16, buckets=(128, 256, 384, 512, 640),
         chunks=(16, 32, 128),
         config=model.ModelConfig(vocab_size=49_152, num_layers=30, **_SMOLLM2),
         few=4,
     ),
-    # The same dialogues through a fifth of its layers, for a busy machine.
+    # A look on a busy machine: few trajectories through some of its layers.
     'short': Scale(
-        tasks=16, samples=8, turns=4, prompt=128, user=16, result=24, mean=12,
-        most=48, slots=32, buckets=(128, 256, 384, 512, 640),
-        chunks=(16, 32, 128),
-        config=model.ModelConfig(vocab_size=49_152, num_layers=6, **_SMOLLM2),
-        few=4,
+        tasks=8, samples=4, turns=2, prompt=128, user=16, result=24, mean=12,
+        most=48, slots=8, buckets=(128, 256, 384), chunks=(16, 32, 128),
+        config=model.ModelConfig(vocab_size=49_152, num_layers=4, **_SMOLLM2),
+        few=2,
     ),
     'tiny': Scale(
         tasks=2, samples=3, turns=2, prompt=9, user=4, result=5, mean=4,
