@@ -84,8 +84,8 @@ def _default() -> ml_collections.ConfigDict:
   rollout.extend_buckets = (32, 64, 128)  # tokens per prefill piece
   rollout.extend_rows = 4  # pieces per prefill step
   rollout.refill_below = 0.5  # refill once this share of slots still runs
-  # Tokens that other rows sample while tools run; 0: tools first. For tools
-  # that take longer than a token (experiments/README.md).
+  # Tokens that other rows sample while tools run; 0: tools first. It pays only
+  # where tools take longer than that many steps (experiments/README.md).
   rollout.overlap_tokens = 0
   rollout.max_message_tokens = 96  # per assistant message
   rollout.thinking = False  # Qwen3 only: thinks before it answers

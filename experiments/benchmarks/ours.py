@@ -61,7 +61,7 @@ def play(
   )
   planned = workload.Planned(engine, dialogues, jobs[-1].uid)
   rows, host_s = [], 0.0
-  start = time.perf_counter()
+  clock = workload.Clock()
   for first in range(0, len(jobs), size):
     result = rollout.rollout(
         jobs[first : first + size], planned, workload.Format(dialogues),
@@ -70,17 +70,14 @@ def play(
     )
     rows += [t.tokens.tolist() for t in result.trajectories]
     host_s += result.host_s
-  seconds = time.perf_counter() - start
-  return {
-      'seconds': seconds,
-      'sampled_tokens': planned.sampled,
-      'tokens_per_s': planned.sampled / seconds,
+  found = clock.measured(planned.sampled)
+  return found | {
       'steps': planned.steps,
       'utilization': planned.sampled / (planned.steps * engine.num_slots),
       'utilization_with_queue': (
           planned.busy_sampled / max(1, planned.busy_steps * engine.num_slots)
       ),
-      'host_share': host_s / seconds,
+      'host_share': host_s / found['seconds'],
   }, rows
 
 

@@ -5,8 +5,9 @@
 
 16 tasks x 8 trajectories of 4 turns with tool results, in SmolLM2-135M's shape
 with random weights; all sides have the same weights, prompts, lengths of
-messages and cores, and sample greedily. Ratios count, not times. Parts, each a
-few minutes on two quiet cores:
+messages and cores, and sample greedily. Ratios count, not times; those of the
+processors' time too where others use the machine (see workload.Clock). Parts,
+each a few minutes on two quiet cores:
 
   engine       rods_jax: continuous batching.
   turns        transformers' generate on the whole chat at each turn.
@@ -159,22 +160,30 @@ def _steps_ratio(found: Results) -> float | None:
 def numbers(found: Results) -> dict[str, float]:
   """What the project wants to know, of the parts that were run."""
 
-  def rate(*path):
+  def rate(*path, kind='tokens_per_s'):
     value = found
     for name in path:
       value = value.get(name, {})
-    return value.get('tokens_per_s')
+    return value.get(kind)
+
+  def of_cpu(*path):
+    return rate(*path, kind='tokens_per_cpu_s')
 
   def ratio(one, other):
     return one / other if one and other else None
 
   made = {
       'over_turns (5)': ratio(rate('engine'), rate('turns')),
+      'over_turns, CPU time': ratio(of_cpu('engine'), of_cpu('turns')),
       'over_cached (2)': ratio(rate('engine'), rate('cached')),
+      'over_cached, CPU time': ratio(of_cpu('engine'), of_cpu('cached')),
       'over_synchronous (1.7)': ratio(
           rate('synchronous', 'continuous'), rate('synchronous', 'synchronous')
       ),
       'over_tunix (1)': ratio(rate('tunix', 'ours'), rate('tunix', 'tunix')),
+      'over_tunix, CPU time': ratio(
+          of_cpu('tunix', 'ours'), of_cpu('tunix', 'tunix')
+      ),
       'overlap over waiting': ratio(
           rate('overlap', 'overlaps'), rate('overlap', 'waits')
       ),

@@ -7,7 +7,6 @@ which the usual way repeats at each turn, are left out, in its favour.
 from collections.abc import Sequence
 import pathlib
 import tempfile
-import time
 from typing import Any
 
 import jax
@@ -56,7 +55,7 @@ def turn_by_turn(
   Of the first few trajectories only: a rate does not depend on their number.
   """
   rows, sampled = [], 0
-  start = time.perf_counter()
+  clock = workload.Clock()
   for uid in range(dialogues.scale.few):
     row = []
     for message, length in enumerate(dialogues.lengths[uid]):
@@ -65,8 +64,7 @@ def turn_by_turn(
       row = out[0].tolist()
       sampled += int(length)
     rows.append(row)
-  seconds = time.perf_counter() - start
-  return _measured(seconds, sampled), rows
+  return clock.measured(sampled), rows
 
 
 def cached(
@@ -80,7 +78,7 @@ def cached(
   scale = dialogues.scale
   groups = max(1, scale.slots // scale.samples)
   rows, sampled = [], 0
-  start = time.perf_counter()
+  clock = workload.Clock()
   for first in range(0, scale.tasks, groups):
     uids = [
         task * scale.samples + sample
@@ -89,8 +87,7 @@ def cached(
     ]
     rows += _play_batch(made, dialogues, uids)
     sampled += int(dialogues.lengths[uids].sum())
-  seconds = time.perf_counter() - start
-  return _measured(seconds, sampled), rows
+  return clock.measured(sampled), rows
 
 
 def _play_batch(made, dialogues, uids: Sequence[int]) -> list[list[int]]:
@@ -153,11 +150,3 @@ def _padded(pieces: Sequence[Sequence[int]]):
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:
   return (mask.cumsum(1) - 1).clamp(min=0)
-
-
-def _measured(seconds: float, sampled: int) -> dict[str, float]:
-  return {
-      'seconds': seconds,
-      'sampled_tokens': sampled,
-      'tokens_per_s': sampled / seconds,
-  }

@@ -8,7 +8,6 @@ is played once before, so that no side's compiling counts.
 
 from collections.abc import Sequence
 import dataclasses
-import time
 from typing import Any
 
 import jax
@@ -116,7 +115,7 @@ def _play(
   scale = dialogues.scale
   uids = range(min(scale.slots, scale.total))
   rows: list[list[int]] = [[] for _ in uids]
-  start = time.perf_counter()
+  clock = workload.Clock()
   for message in range(scale.messages):
     lengths = dialogues.lengths[: len(uids), message]
     for uid in uids:
@@ -130,13 +129,7 @@ def _play(
     )
     for uid, tokens in zip(uids, out.tokens):
       rows[uid] += np.asarray(tokens)[: lengths[uid]].tolist()
-  seconds = time.perf_counter() - start
-  sampled = int(dialogues.lengths[: len(uids)].sum())
-  return {
-      'seconds': seconds,
-      'sampled_tokens': sampled,
-      'tokens_per_s': sampled / seconds,
-  }, rows
+  return clock.measured(dialogues.lengths[: len(uids)].sum()), rows
 
 
 def _power_of_two(n: int) -> int:

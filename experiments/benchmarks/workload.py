@@ -93,6 +93,29 @@ SCALES = {
 }
 
 
+class Clock:
+  """Time since it was made, on the wall and on processors.
+
+  On a shared machine the second is the fairer one, if threads that wait do not
+  spin: set OMP_WAIT_POLICY=passive for PyTorch.
+  """
+
+  def __init__(self):
+    self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+  def measured(self, sampled: int) -> dict[str, float]:
+    """The times, and rates of `sampled` tokens."""
+    seconds = time.perf_counter() - self._wall
+    cpu_s = time.process_time() - self._cpu
+    return {
+        'seconds': seconds,
+        'cpu_s': cpu_s,
+        'sampled_tokens': int(sampled),
+        'tokens_per_s': sampled / seconds,
+        'tokens_per_cpu_s': sampled / cpu_s,
+    }
+
+
 class Dialogues:
   """What every engine is fed with, and when its messages end.
 
