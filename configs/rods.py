@@ -75,12 +75,18 @@ def _default() -> ml_collections.ConfigDict:
   rollout.group_size = 8  # trajectories per task; the paper's 16 do not fit
   rollout.groups_per_batch = 8  # tasks per rollout batch
   rollout.temperature = 1.0
+  # Evaluation alone, where it samples: the ratio knows of no cut distribution.
+  rollout.top_k = 0  # sample among the k most likely tokens; 0: all
+  rollout.top_p = 1.0  # and the fewest of them with this share; 1: all
   rollout.num_slots = 64  # rows decoded together
   # Segments of the KV cache; the last is the longest trajectory.
   rollout.cache_buckets = (128, 256, 384, 512, 640, 768)
   rollout.extend_buckets = (32, 64, 128)  # tokens per prefill piece
   rollout.extend_rows = 4  # pieces per prefill step
   rollout.refill_below = 0.5  # refill once this share of slots still runs
+  # Tokens that other rows sample while tools run; 0: tools first. It pays only
+  # where tools take longer than that many steps (experiments/README.md).
+  rollout.overlap_tokens = 0
   rollout.max_message_tokens = 96  # per assistant message
   rollout.thinking = False  # Qwen3 only: thinks before it answers
   rollout.max_rounds = 5  # tool rounds and parse errors per turn
@@ -152,6 +158,7 @@ def _default() -> ml_collections.ConfigDict:
   evaluate.num_variants = 128  # held-out variants of the pool's scenarios
   evaluate.num_heldout = 64  # tasks of held-out scenarios
   evaluate.before = True  # also before the first update
+  evaluate.temperature = 0.0  # 0: greedy; else sampled, with rollout.top_*
   return c
 
 

@@ -256,6 +256,7 @@ def build_budgets(config: ml_collections.ConfigDict) -> rollout.Budgets:
           max_result_chars=r.max_result_chars,
       ),
       refill_below=r.refill_below,
+      overlap_tokens=r.overlap_tokens,
   )
 
 

@@ -6,7 +6,7 @@ cache of exactly one policy version. The programs are those of programs.py.
 """
 
 import dataclasses
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from flax import nnx
 import jax
@@ -108,6 +108,7 @@ class Engine:
     self._uids = np.zeros(self.num_slots, np.uint32)
     self._started = np.zeros(self.num_slots, bool)
     self._cache: cache_lib.Cache | None = None
+    self._at_work = False  # a begun decode was not taken yet
 
   @property
   def num_programs(self) -> int:
@@ -121,6 +122,8 @@ class Engine:
       *,
       temperature: float,
       greedy: bool = False,
+      top_k: int = 0,
+      top_p: float = 1.0,
   ) -> None:
     """Takes a new policy version: empties all slots and drops the cache.
 
@@ -129,19 +132,28 @@ class Engine:
       key: base of the sampling streams of this version.
       temperature: above 0.
       greedy: take the most likely tokens; logprobs are at temperature 1.
+      top_k: sample among the k most likely tokens; 0 for all.
+      top_p: among the fewest tokens with this share; 1 for all. Logprobs are
+        of what top_k and top_p leave.
 
     Raises:
-      ValueError: temperature is not above 0.
+      ValueError: a value that makes no sense; says which.
     """
     if not temperature > 0:
       raise ValueError(
           f'rollout.temperature is {temperature}; it must be above 0.'
       )
-    self._clear()
+    if top_k < 0 or not 0 < top_p <= 1:
+      raise ValueError(
+          f'rollout.top_k is {top_k} and top_p is {top_p}; they must be at '
+          'least 0, and above 0 and at most 1.'
+      )
+    self.release()  # or the copy of the policy before would stand beside
     self._params = self._programs.place(params)
     self._cache = self._programs.empty_cache()
     self._sampler = sampling.Sampler(
-        key, np.float32(temperature), np.bool_(greedy)
+        key, np.float32(temperature), np.bool_(greedy), np.int32(top_k),
+        np.float32(top_p),
     )
 
   @property
@@ -250,7 +262,16 @@ class Engine:
   def decode(
       self, budgets: Mapping[int, int], min_running: int = 0
   ) -> dict[int, Completion]:
+    """`begin_decode`, and waits for it."""
+    return self.begin_decode(budgets, min_running)()
+
+  def begin_decode(
+      self, budgets: Mapping[int, int], min_running: int = 0
+  ) -> Callable[[], dict[int, Completion]]:
     """Samples in the given slots until they end or use up their budgets.
+
+    The device works on while the caller does; until the result was taken, the
+    engine can do nothing else.
 
     Args:
       budgets: slot -> most tokens to sample now, 1 to max_new.
@@ -258,6 +279,7 @@ class Engine:
         many slots still run.
 
     Returns:
+      Waits when called, once, for
       slot -> what was appended to its row. A row never gets longer than the
       capacity: there it stops, unfinished, perhaps with no token at all.
 
@@ -276,7 +298,9 @@ class Engine:
         )
       limits[slot] = min(budget, self.capacity - self.lengths[slot])
     if not limits.any():
-      return {slot: self._append(slot, [], [], False) for slot in budgets}
+      return lambda: {
+          slot: self._append(slot, [], [], False) for slot in budgets
+      }
     every = np.arange(self.num_slots)
     pending = self._rows[every, self.lengths - 1]
     previous = self._rows[every, self.lengths - 2]
@@ -290,7 +314,12 @@ class Engine:
     self._cache, sampled = self._programs.decode(
         self._params, self._cache, slots, self._sampler, np.int32(min_running)
     )
+    self._at_work = True
+    return lambda: self._finish_decode(budgets, sampled)
+
+  def _finish_decode(self, slots, sampled) -> dict[int, Completion]:
     sampled = jax.device_get(sampled)
+    self._at_work = False
     return {
         slot: self._append(
             slot,
@@ -298,7 +327,7 @@ class Engine:
             sampled.logprobs[slot, : sampled.counts[slot]],
             bool(sampled.finished[slot]),
         )
-        for slot in budgets
+        for slot in slots
     }
 
   def _append(self, slot, tokens, logprobs, finished) -> Completion:
@@ -312,6 +341,8 @@ class Engine:
   def _check_slot(self, slot: int, started: bool = True) -> None:
     if self._params is None:
       raise ValueError('the engine has no parameters; call reset first.')
+    if self._at_work:
+      raise ValueError('the engine decodes; take its result first.')
     if not 0 <= slot < self.num_slots:
       raise ValueError(f'slot {slot} is not within 0 to {self.num_slots - 1}.')
     if started and not self._started[slot]:

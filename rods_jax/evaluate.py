@@ -1,4 +1,4 @@
-"""Greedy evaluation through the training rollout path.
+"""Evaluation through the training rollout path, greedy unless configured.
 
 Accuracy is BFCL's (every turn right); progress is R_P of the method. Both per
 category, with the number of tasks.
@@ -43,18 +43,30 @@ def play(
     params: Any,
     tasks: Sequence[types.Task],
     environments: env_pool.Environments = env_pool.InProcess(),
+    stream: int = 0,
 ) -> list[types.Trajectory]:
-  """One greedy trajectory of each task."""
-  key = rng.device(config.rng_seed, 'evaluate')  # greedy: never drawn from
-  engine.reset(params, key, temperature=1.0, greedy=True)
+  """One trajectory of each task; `stream` tells sampled calls apart."""
+  key = rng.device(config.rng_seed, 'evaluate', stream)
+  if config.eval.temperature:
+    engine.reset(
+        params,
+        key,
+        temperature=config.eval.temperature,
+        top_k=config.rollout.top_k,
+        top_p=config.rollout.top_p,
+    )
+  else:
+    engine.reset(params, key, temperature=1.0, greedy=True)
   jobs = [rollout.Job(task, 0, uid) for uid, task in enumerate(tasks)]
-  return rollout.rollout(
+  result = rollout.rollout(
       jobs,
       engine,
       policy.fmt,
       build.build_budgets(config),
       environments=environments,
-  ).trajectories
+  )
+  engine.release()
+  return result.trajectories
 
 
 def score(
@@ -97,9 +109,10 @@ def evaluate_tasks(
       stack.callback(environments.close)
     return {
         split: score(
-            tasks, play(config, policy, engine, params, tasks, environments)
+            tasks,
+            play(config, policy, engine, params, tasks, environments, stream),
         )
-        for split, tasks in splits.items()
+        for stream, (split, tasks) in enumerate(splits.items())
     }
 
 

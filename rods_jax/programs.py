@@ -160,7 +160,7 @@ class Programs:
     ints = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
     sampler = jax.eval_shape(
         lambda key: sampling.Sampler(
-            key, jnp.float32(1), jnp.bool_(False)
+            key, jnp.float32(1), jnp.bool_(False), jnp.int32(0), jnp.float32(1)
         ), jax.random.key(0)
     )
     uids = jax.ShapeDtypeStruct((slots,), jnp.uint32)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ def group_records(
     decode: ids -> text.
   """
   first = group[0].tokens
+  once = functools.cache(lambda ids: decode(list(ids)))  # siblings are alike
   lines = []
   for i, t in enumerate(group):
     shared = _common_prefix(first, t.tokens) if i else 0
@@ -93,7 +95,7 @@ def group_records(
         'events': [dataclasses.asdict(e) for e in t.events],
         'shared': shared,
         'tokens': t.tokens[shared:].tolist(),
-        'texts': token_texts(t.tokens, decode)[shared:],
+        'texts': token_texts(t.tokens, once)[shared:],
         'runs': _runs(t.loss_mask),
         'logprobs': [
             round(float(p), 4) for p in t.logprobs[t.loss_mask]
@@ -114,7 +116,7 @@ def token_texts(
   space between two. Bytes of an unfinished character add nothing; the token
   that completes it adds all of it.
   """
-  ids = [int(i) for i in ids]
+  ids = tuple(int(i) for i in ids)
   texts, before, begin = [], 0, 0
   for end in range(1, len(ids) + 1):
     text = decode(ids[before:end])

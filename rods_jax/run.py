@@ -67,25 +67,32 @@ class Run:
     self.saver = checkpoint.Checkpointer(
         workdir / 'checkpoints', config.train.keep_checkpoints
     )
-    self._build_update()
-    self._saved_step = 0
-    self._restore()
     self._cleanup = contextlib.ExitStack()
     self._cleanup.callback(self.saver.close)
+    self._saved_step = 0
     self.environments: env_pool.Environments | None = None
     self.writer: metrics_lib.MetricsWriter | None = None
     self.synthesis: background.Background | None = None
-    if not self.complete:  # a complete run's files stay as they are
-      with workdir_lib.writable(workdir):
-        self._open_logs()
-        self.restart_synthesis()
-      self.environments = build.build_environments(config)
-      self._cleanup.callback(self.environments.close)
-      self.submit_pending()
+    with contextlib.ExitStack() as unless_open:  # what fails leaves nothing
+      unless_open.callback(self._cleanup.close)
+      self._build_update()
+      self._restore()
+      if not self.complete:  # a complete run's files stay as they are
+        self._open()
+      unless_open.pop_all()
 
   @property
   def complete(self) -> bool:
     return self.position.epoch >= self.config.train.num_epochs
+
+  def _open(self) -> None:
+    """Logs and other processes."""
+    with workdir_lib.writable(self.workdir):
+      self._open_logs()
+      self.restart_synthesis()
+    self.environments = build.build_environments(self.config)
+    self._cleanup.callback(self.environments.close)
+    self.submit_pending()
 
   def _open_logs(self) -> None:
     """The logs, brought back to the checkpoint."""

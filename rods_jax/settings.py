@@ -94,11 +94,14 @@ _RULES: dict[str, Rule] = {
     ),
     'rollout.groups_per_batch': _COUNT,
     'rollout.temperature': _POSITIVE,
+    'rollout.top_k': _NOT_NEGATIVE,
+    'rollout.top_p': ('above 0 and at most 1', lambda v: 0 < v <= 1),
     'rollout.num_slots': _COUNT,
     'rollout.cache_buckets': _INCREASING,
     'rollout.extend_buckets': _INCREASING,
     'rollout.extend_rows': _COUNT,
     'rollout.refill_below': ('from 0 to below 1', lambda v: 0 <= v < 1),
+    'rollout.overlap_tokens': _NOT_NEGATIVE,
     'rollout.max_message_tokens': _COUNT,
     'rollout.thinking': _SWITCH,
     'rollout.max_rounds': _COUNT,
@@ -152,6 +155,7 @@ _RULES: dict[str, Rule] = {
     'eval.num_variants': _NOT_NEGATIVE,
     'eval.num_heldout': _NOT_NEGATIVE,
     'eval.before': _SWITCH,
+    'eval.temperature': _NOT_NEGATIVE,
 }
 
 # Of configs that have this section only.
@@ -202,6 +206,23 @@ def validate(config: ml_collections.ConfigDict) -> None:
   _check_combinations(config)
 
 
+def check_training(config: ml_collections.ConfigDict) -> None:
+  """Raises UserError for what only an evaluation may do.
+
+  The ratio compares the sampler's log-probabilities with those of parameters
+  that have moved on. Of a cut distribution they are comparable only over the
+  tokens that the sampler had kept, which differ at each place of each row.
+  """
+  r = config.rollout
+  for name, whole in (('top_k', 0), ('top_p', 1.0)):
+    if r[name] != whole:
+      raise UserError(
+          f'config.rollout.{name} is {r[name]}; training samples from the whole '
+          f'distribution, or its ratios are wrong: set it to {whole}. It is '
+          'for --mode=evaluate.'
+      )
+
+
 def _check_combinations(config: ml_collections.ConfigDict) -> None:
   boundary, pool, rollout = config.boundary, config.pool, config.rollout
   if not boundary.hard_below < boundary.mastered_above:
@@ -214,6 +235,12 @@ def _check_combinations(config: ml_collections.ConfigDict) -> None:
     raise UserError(
         f'config.pool.retire_below is {pool.retire_below} and retire_above '
         f'is {pool.retire_above}; the first must be below the second.'
+    )
+  if not config.eval.temperature and (rollout.top_k or rollout.top_p < 1):
+    raise UserError(
+        f'config.rollout.top_k is {rollout.top_k} and top_p is '
+        f'{rollout.top_p}, but config.eval.temperature is 0: greedy. Set it '
+        'above 0, or top_k to 0 and top_p to 1.'
     )
   if 'warm_start' in config and config.model.lora_rank:
     raise UserError(

@@ -31,6 +31,7 @@ from rods_jax import records
 from rods_jax import report
 from rods_jax import rng
 from rods_jax import run as run_lib
+from rods_jax import settings
 from rods_jax import stop as stop_lib
 from rods_jax import terminal
 from rods_jax import types
@@ -48,6 +49,7 @@ Groups = list[list[types.Trajectory]]
 
 def train(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   """Runs or continues a training run; returns the exit status."""
+  settings.check_training(config)
   config = pretrained.resolve(config)
   workdir_lib.check(workdir, config)
   with stop_lib.StopRequest() as stop, run_lib.Run(config, workdir) as run:
@@ -123,7 +125,8 @@ def train_batch(
       result.trajectories[i : i + size]
       for i in range(0, len(result.trajectories), size)
   ]
-  _keep_trajectories(run, run.pool.task(int(ids[slots[0]])), groups[0])
+  with run.timer.phase('host'):
+    _keep_trajectories(run, run.pool.task(int(ids[slots[0]])), groups[0])
   per_step = run.config.grpo.minibatch_groups
   rows = []
   for i in range(0, len(groups), per_step):

@@ -10,8 +10,10 @@ import ml_collections
 from rods_jax import errors
 
 # A finished run may be continued for more epochs; where episodes are played
-# changes no number.
-_MAY_DIFFER = {'train.num_epochs', 'rollout.env_workers'}
+# changes no number; only an evaluation cuts the distribution.
+_MAY_DIFFER = {
+    'train.num_epochs', 'rollout.env_workers', 'rollout.top_k', 'rollout.top_p'
+}
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from rods_jax.host import bfcl
 from rods_jax.host import chat_format
 from rods_jax.host import demonstrate
 from rods_jax.host import env
+from rods_jax.host import env_pool
 from rods_jax.host import rollout
 from rods_jax.host import tokenizer as tokenizer_lib
 from tests import worlds
@@ -73,11 +74,13 @@ class Generator:
     self.rows: dict[int, list[int]] = {}
     self.log: list[tuple] = []
     self._say = say
+    self._at_work = False
     self._uids: dict[int, int] = {}
     self._message = {}  # slot -> what is left of its message
     self._number: dict[int, int] = {}
 
   def start(self, slot: int, uid: int) -> None:
+    assert not self._at_work
     assert 0 <= slot < self.num_slots
     assert uid not in self.rows, 'a random stream is used twice'
     self._uids[slot], self.rows[uid] = uid, []
@@ -99,10 +102,16 @@ class Generator:
       self._row(slot).extend(self._row(src)[:length])
     self.log.append(('copy', src, tuple(dsts), length))
 
-  def decode(
+  def begin_decode(
       self, budgets: Mapping[int, int], min_running: int
-  ) -> dict[int, Generated]:
+  ) -> Callable[[], dict[int, Generated]]:
     self.log.append(('decode', dict(budgets), min_running))
+    self._at_work = True
+    return lambda: self._decode(budgets, min_running)
+
+  def _decode(self, budgets, min_running) -> dict[int, Generated]:
+    self._at_work = False
+    self.log.append(('taken',))
     made = {slot: Generated([], [], False) for slot in budgets}
     running = set(budgets)
     for slot, budget in budgets.items():
@@ -137,6 +146,7 @@ class Generator:
     row.append(token)
 
   def _row(self, slot: int) -> list[int]:
+    assert not self._at_work
     return self.rows[self._uids[slot]]
 
 
@@ -149,7 +159,9 @@ def play(
     capacity: int = 100_000,
     max_message_tokens: int = 500,
     refill_below: float = 0.25,
+    overlap_tokens: int = 0,
     max_result_tokens: int = 10_000,
+    environments=env_pool.InProcess(),
     **limits,
 ):
   """Plays one task; (trajectories, generator)."""
@@ -158,7 +170,10 @@ def play(
       [rollout.Job(task, i, i) for i in range(samples)],
       generator,
       fmt(max_result_tokens),
-      rollout.Budgets(max_message_tokens, env.Limits(**limits), refill_below),
+      rollout.Budgets(
+          max_message_tokens, env.Limits(**limits), refill_below, overlap_tokens
+      ),
+      environments=environments,
   )
   return result.trajectories, generator
 

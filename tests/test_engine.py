@@ -49,12 +49,15 @@ def train_logprobs(small_model):
     logits = model.logits(graphdef, params, hidden)
     return jax.nn.log_softmax(logits / temperature)
 
-  def one(row, new, temperature):
+  def one(row, new, temperature, top_k=0):
     """Logprobs of the last `new` tokens of a row."""
     padded = np.zeros((1, CAPACITY), np.int32)
     padded[0, : len(row)] = row
     table = np.asarray(run(padded, np.array([len(row)]), temperature))[0]
     index = np.arange(len(row) - new, len(row))
+    if top_k:
+      best = np.sort(table)[:, -top_k:]
+      table = table - np.log(np.exp(best).sum(-1, keepdims=True))
     return table[index - 1, np.asarray(row)[index]]
 
   return one
@@ -104,6 +107,22 @@ def test_logprobs_equal_the_training_path(
     want = train_logprobs(row, len(two.tokens), temperature)
     np.testing.assert_allclose(two.logprobs, want, atol=1e-4)
     assert engine.lengths[slot] == len(row)
+
+
+def test_cut_logprobs_are_of_what_was_sampled_from(
+    engine, small_model, train_logprobs
+):
+  """The whole distribution's are lower by the share of 92 of 96 tokens."""
+  prompts = _prompts([3, 12, 30])
+  _reset(engine, small_model, temperature=1.3, top_k=4)
+  slots = _fill(engine, prompts)
+  for slot, part in engine.decode(dict.fromkeys(slots, 12)).items():
+    row, count = _row(prompts[slot], part.tokens), len(part.tokens)
+    want = train_logprobs(row, count, 1.3, top_k=4)
+    np.testing.assert_allclose(part.logprobs, want, atol=1e-4)
+    whole = train_logprobs(row, count, 1.3)
+    assert (part.logprobs > whole + 1e-3).any()
+    assert (part.logprobs <= 1e-6).all()
 
 
 def _play(engine, small_model, slots, order, greedy, pieces=None):
@@ -315,8 +334,8 @@ def test_reused_slot_forgets_its_row(engine, small_model):
 
 def test_number_of_programs(engine, small_model):
   """One for each piece length, one decode, one copy: 4, at any length."""
-  for temperature in (0.5, 1.0):
-    _reset(engine, small_model, temperature=temperature)
+  for temperature, top_k in ((0.5, 0), (1.0, 3)):
+    _reset(engine, small_model, temperature=temperature, top_k=top_k)
     for n in (1, 2, 5, 9, 33, 50):
       _fill(engine, _prompts([n]), [0])
       _fill(engine, _prompts([n] * 6), range(1, 7))
@@ -349,6 +368,17 @@ def test_wrong_calls_are_refused(engine, small_model, call, message):
     call(engine)
 
 
+def test_nothing_else_while_a_decode_is_not_taken(engine, small_model):
+  """An extend would write behind tokens that the host does not know yet."""
+  _reset(engine, small_model)
+  _fill(engine, _prompts([5, 7]))
+  finish = engine.begin_decode({0: 4})
+  with pytest.raises(ValueError, match='take its result first'):
+    engine.extend({1: [4]})
+  assert len(finish()[0].tokens)
+  engine.extend({1: [4]})
+
+
 def test_wrong_settings_are_refused(small_model, mesh, small_config):
   make = lambda **kw: _make(small_model[0], mesh, small_config, **kw)
   with pytest.raises(ValueError, match='rollout.cache_buckets'):
@@ -362,3 +392,5 @@ def test_wrong_settings_are_refused(small_model, mesh, small_config):
     fresh.start(0, 0)
   with pytest.raises(ValueError, match='rollout.temperature'):
     fresh.reset(small_model[1], jax.random.key(0), temperature=0.0)
+  with pytest.raises(ValueError, match='top_k is 0 and top_p is 0'):
+    fresh.reset(small_model[1], jax.random.key(0), temperature=1.0, top_p=0.0)

@@ -299,6 +299,22 @@ def test_what_a_process_raises_is_raised_here(pools):
 # The processes themselves.
 
 
+def test_a_process_that_cannot_be_made_ends_those_before(monkeypatch):
+  """The first of two once lived on when the second could not be started."""
+  made, spawn = [], env_process.Process.spawn
+
+  def spawn_one(self):
+    if made:
+      raise OSError('no more processes')
+    spawn(self)
+    made.append(self.process)
+
+  monkeypatch.setattr(env_process.Process, 'spawn', spawn_one)
+  with pytest.raises(OSError, match='no more'):
+    env_pool.EnvPool(2)
+  assert made[0].poll() is not None
+
+
 def test_processes_are_light_and_leave():
   """Neither jax nor the training program; gone when the pool is closed."""
   code = (

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -104,6 +105,59 @@ def test_with_one_the_newest_is_evaluated(
   text = (tmp_path / 'eval.json').read_text()
   assert text == (workdir / 'eval.json').read_text()
   assert json.loads(text)['step'] == outcome.position.step
+
+
+class _Noted:
+  """Stands for the engine: notes how it is to sample."""
+
+  num_slots, capacity = 1, 1
+
+  def __init__(self):
+    self.calls = []
+
+  def reset(self, params, key, **how):
+    self.calls.append(how | {'key': jax.random.key_data(key).tolist()})
+
+  def release(self):
+    self.calls.append('release')
+
+
+def test_it_samples_as_configured_and_frees_its_parameters(tiny_policy):
+  """The engine's converted copy once stayed beside the update."""
+  config = tiny.run_config(
+      tiny_policy, eval__temperature=0.6, rollout__top_k=20, rollout__top_p=0.9
+  )
+  policy, engine = build.build_policy(config), _Noted()
+  splits = {'one': [], 'other': []}
+  evaluate.evaluate_tasks(config, policy, None, splits, engine)
+  one, first, other, second = engine.calls
+  assert first == second == 'release'
+  assert one.pop('key') != other.pop('key')  # another stream for each split
+  assert one == other == {'temperature': 0.6, 'top_k': 20, 'top_p': 0.9}
+  with config.unlocked():
+    config.eval.temperature = 0.0
+  evaluate.evaluate_tasks(config, policy, None, {'one': []}, engine)
+  assert engine.calls[4]['greedy'] is True
+
+
+def test_two_copies_of_the_policy_never_stand_side_by_side(
+    tiny_policy, monkeypatch
+):
+  """The old one was kept until the new one was placed."""
+  config = tiny.run_config(tiny_policy)
+  policy = build.build_policy(config)
+  engine = build.build_engine(config, policy)
+  params = weights.initial_params(config, policy)
+  place, before = engine.programs.place, []
+
+  def note(params):
+    before.append(engine._params)
+    return place(params)
+
+  monkeypatch.setattr(engine.programs, 'place', note)
+  for _ in range(2):
+    engine.reset(params, jax.random.key(0), temperature=1.0)
+  assert before == [None, None] and engine._params is not None
 
 
 def test_a_result_does_not_depend_on_the_other_tasks(tiny_policy):

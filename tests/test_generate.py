@@ -84,7 +84,8 @@ def _decode(programs, budgets, min_running=0, greedy=False):
       np.arange(SLOTS, dtype=np.uint32),
   )
   sampler = sampling.Sampler(
-      jax.random.key(2), np.float32(1), np.bool_(greedy)
+      jax.random.key(2), np.float32(1), np.bool_(greedy), np.int32(0),
+      np.float32(1),
   )
   return programs[1](_empty(), slots, sampler, np.int32(min_running))
 

@@ -143,6 +143,20 @@ def test_a_groups_lines_are_json():
   ]
 
 
+def test_what_siblings_share_is_decoded_once():
+  """Per token one text of it and the one before, and one of that alone."""
+  seen = []
+
+  def note(ids):
+    seen.append(tuple(ids))
+    return decode(ids)
+
+  row = spoken('abcdefgh', slice(4, 8))
+  records.group_records(0, 0, files(()), [row] * 8, note)
+  # 8 tokens: pairs ab..gh and a alone; the ones before, a to g, and nothing.
+  assert len(seen) == len(set(seen)) == 8 + 7 + 1 - 1  # a is both
+
+
 @pytest.mark.parametrize(
     'mask, runs',
     [([0, 0, 1], [2, 1]), ([1, 1, 0], [0, 2, 1]), ([0, 0], [2]), ([], [0])],

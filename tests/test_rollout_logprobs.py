@@ -1,14 +1,17 @@
 """What a rollout records of the sampler is what the update computes anew."""
 
 import dataclasses
+import time
 
 import jax
 import numpy as np
+import pytest
 
 from rods_jax import engine as engine_lib
 from rods_jax.device import model
 from rods_jax.device import update
 from rods_jax.host import env
+from rods_jax.host import env_pool
 from rods_jax.host import packing
 from rods_jax.host import rollout
 from tests import scripted
@@ -19,7 +22,45 @@ CAPACITY = 320
 GROUP = 3
 
 
-def played(mesh):
+class _Patient(env_pool.InProcess):
+  """Tools that take until the device is through with the other rows.
+
+  It is the same for messages without a call, and this policy makes none.
+  """
+
+  def __init__(self):
+    self.pending = None  # what the device works on, untaken
+    self.count = 0
+
+  def watch(self, engine):
+    decode, begin = engine.programs.decode, engine.begin_decode
+
+    def watched(*args):
+      cache, self.pending = decode(*args)
+      return cache, self.pending
+
+    def begin_watched(*args):
+      finish = begin(*args)
+
+      def take():
+        self.pending = None
+        return finish()
+
+      return take
+
+    engine.programs.decode, engine.begin_decode = watched, begin_watched
+
+  def execute(self, batch):
+    if self.pending is not None:
+      end = time.monotonic() + 60
+      while not self.pending.counts.is_ready():
+        assert time.monotonic() < end, 'the device waits for the tool'
+        time.sleep(0.01)
+      self.count += 1
+    return super().execute(batch)
+
+
+def played(mesh, environments=env_pool.InProcess(), overlap_tokens=0):
   """(graphdef, params, trajectories) of two groups on four slots.
 
   More rows than slots, so that rows are refilled, and prompts are prefilled by
@@ -52,18 +93,38 @@ def played(mesh):
       for k, task in enumerate(tasks * mesh.size)
       for sample in range(GROUP)
   ]
-  budgets = rollout.Budgets(9, env.Limits(max_rounds=3))
+  if overlap_tokens:
+    environments.watch(engine)
+  budgets = rollout.Budgets(
+      9, env.Limits(max_rounds=3), overlap_tokens=overlap_tokens
+  )
   return graphdef, params, rollout.rollout(
-      jobs, engine, scripted.fmt(), budgets
+      jobs, engine, scripted.fmt(), budgets, environments=environments
   ).trajectories
 
 
-def test_sampled_logprobs_are_those_of_the_update(mesh):
+@pytest.fixture(scope='module')
+def plain(mesh):
+  return played(mesh)
+
+
+def test_the_device_works_while_a_tool_takes_its_time(mesh, plain):
+  """Nobody waits for what it makes, and it is made; the rows are the same."""
+  tool = _Patient()
+  rows = played(mesh, tool, overlap_tokens=3)[2]
+  assert tool.count > 5
+  for row, wanted in zip(rows, plain[2], strict=True):
+    np.testing.assert_array_equal(row.tokens, wanted.tokens)
+    np.testing.assert_allclose(row.logprobs, wanted.logprobs, atol=5e-5)
+    assert row.events == wanted.events
+
+
+def test_sampled_logprobs_are_those_of_the_update(plain):
   """On ragged rows, to 1e-4: the ratio of an unchanged policy is 1.
 
   Scored at another temperature, or one place aside, they are apart by tenths.
   """
-  graphdef, params, rows = played(mesh)
+  graphdef, params, rows = plain
   groups = [rows[i : i + GROUP] for i in range(0, len(rows), GROUP)]
   batch = packing.pack(
       groups, range(len(groups)), buckets=(192, CAPACITY), microbatch_rows=2,

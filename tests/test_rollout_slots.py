@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from rods_jax.host import env
+from rods_jax.host import env_pool
 from rods_jax.host import rollout
 from tests import scripted
 from tests.scripted import check_row, control, files, ids, prompt
@@ -21,11 +22,15 @@ def varied(uid, number, row):
 
 @pytest.mark.parametrize('refill_below', [0.0, 0.5, 0.9])
 @pytest.mark.parametrize('num_slots', [1, 3, 16])
-def test_results_do_not_depend_on_slots_or_refill(num_slots, refill_below):
+@pytest.mark.parametrize('overlap_tokens', [0, 1, 7])
+def test_results_do_not_depend_on_slots_or_refill(
+    num_slots, refill_below, overlap_tokens
+):
   task = files(('pwd()',), ('ls()',))
   expected, _ = scripted.play(task, varied, samples=8, num_slots=8)
   found, generator = scripted.play(
-      task, varied, samples=8, num_slots=num_slots, refill_below=refill_below
+      task, varied, samples=8, num_slots=num_slots, refill_below=refill_below,
+      overlap_tokens=overlap_tokens,
   )
   for uid, (a, b) in enumerate(zip(expected, found, strict=True)):
     check_row(b, generator, uid)
@@ -94,6 +99,49 @@ def test_refill_waits_for_the_share_of_running_slots():
   )
   first = next(e for e in generator.log if e[0] == 'decode')
   assert first[2] == 4
+
+
+class _Noting(env_pool.InProcess):
+  """Notes in the generator's log when tools run."""
+
+  def __init__(self):
+    self.log = []
+
+  def execute(self, batch):
+    if batch:
+      self.log.append(('tools', len(batch)))
+    return super().execute(batch)
+
+
+@pytest.mark.parametrize('overlap_tokens', [0, 2])
+def test_tools_run_between_the_begin_and_the_end_of_a_decode(overlap_tokens):
+  """uid 0 says three long messages while the others call tools."""
+  task = files(('pwd()',))
+  talk = {0: 'pwd();' * 20, 1: 'pwd()', 2: 'pwd()'}
+  say = lambda uid, number, row: scripted.spoken(
+      talk[uid] if number < 3 else ''
+  )
+  noting = _Noting()
+  generator = scripted.Generator(say, num_slots=3)
+  generator.log = noting.log
+  rollout.rollout(
+      [rollout.Job(task, i, i) for i in range(3)], generator, scripted.fmt(),
+      rollout.Budgets(500, env.Limits(), 0.5, overlap_tokens),
+      environments=noting,
+  )
+  names = [entry[0] for entry in noting.log if entry[0] != 'extend']
+  inside = [
+      names[i - 1] == 'decode' and names[i + 1] == 'taken'
+      for i, name in enumerate(names) if name == 'tools'
+  ]
+  if not overlap_tokens:
+    assert inside and not any(inside)
+    return
+  assert sum(inside) == 3  # later uid 0 is alone
+  # What is decoded meanwhile ends soon, so that the answered rows go on.
+  for before, after in zip(noting.log, noting.log[1:]):
+    if (before[0], after[0]) == ('decode', 'tools'):
+      assert max(before[1].values()) <= overlap_tokens and before[2] == 0
 
 
 def test_times_and_counts_of_a_rollout():

@@ -17,6 +17,7 @@ from rods_jax import stop
 from rods_jax import train
 from rods_jax import types
 from rods_jax import workdir as workdir_lib
+from rods_jax.host import env_pool
 from tests import tiny
 
 
@@ -78,6 +79,58 @@ def test_a_complete_run_says_so_and_stays_as_it_is(tiny_policy, copied, capsys):
   assert train.train(tiny.run_config(tiny_policy), copied) == 0
   assert 'complete run of 4 epochs' in capsys.readouterr().out
   assert contents(copied) == before
+
+
+def test_a_run_with_environments_in_processes(
+    tiny_half_run, tiny_policy, tmp_path, monkeypatch
+):
+  """The same run, bit by bit; and its processes are gone afterwards."""
+  outcome, workdir = tiny_half_run
+  pools, make = [], run_lib.build.build_environments
+
+  def note(config):
+    pools.append(make(config))
+    return pools[-1]
+
+  monkeypatch.setattr(run_lib.build, 'build_environments', note)
+  config = tiny.run_config(
+      tiny_policy, train__num_epochs=2, rollout__env_workers=2
+  )
+  tiny.assert_same(outcome, tiny.sit(config, tmp_path))
+  tiny.assert_same_logs(workdir, tmp_path)
+  (pool,) = pools  # one for training and evaluation
+  assert isinstance(pool, env_pool.EnvPool) and pool.num_restarts == 0
+  assert len(pool.pids) == 2 and pool._count > 10  # episodes were played there
+  assert all(w.process.poll() is not None for w in pool._workers)
+
+
+def test_a_start_that_fails_half_way_leaves_no_process(
+    tiny_policy, tmp_path, monkeypatch
+):
+  """The synthesis process once lived on: nobody had entered the run yet."""
+  made, start = [], run_lib.background.Background.__init__
+
+  def note(self, folder):
+    start(self, folder)
+    made.append(self._child)
+
+  def fail(config):
+    raise OSError('no more processes')
+
+  monkeypatch.setattr(run_lib.background.Background, '__init__', note)
+  monkeypatch.setattr(run_lib.build, 'build_environments', fail)
+  with pytest.raises(OSError, match='no more'):
+    run_lib.Run(tiny.run_config(tiny_policy), tmp_path)
+  assert made[0].poll() is not None
+
+
+def test_training_refuses_a_cut_distribution(tiny_policy, tmp_path):
+  config = tiny.run_config(
+      tiny_policy, eval__temperature=1.0, rollout__top_k=5
+  )
+  with pytest.raises(errors.UserError, match='rollout.top_k is 5'):
+    train.train(config, tmp_path / 'new')
+  assert not (tmp_path / 'new').exists()
 
 
 @pytest.mark.parametrize('name', ['arrays', 'document'])

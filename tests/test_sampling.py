@@ -7,9 +7,10 @@ import numpy as np
 from rods_jax.device import sampling
 
 
-def _sampler(temperature=1.0, greedy=False, seed=0):
+def _sampler(temperature=1.0, greedy=False, seed=0, top_k=0, top_p=1.0):
   return sampling.Sampler(
-      jax.random.key(seed), jnp.float32(temperature), jnp.bool_(greedy)
+      jax.random.key(seed), jnp.float32(temperature), jnp.bool_(greedy),
+      jnp.int32(top_k), jnp.float32(top_p),
   )
 
 
@@ -54,6 +55,57 @@ def test_greedy_ignores_temperature():
     )
     assert tokens.tolist() == [1]
     np.testing.assert_allclose(logprobs, [np.log(0.5)], atol=1e-6)
+
+
+def _cut(probs, top_k=0, top_p=1.0):
+  out = sampling.cut(
+      jnp.log(jnp.array([probs])), jnp.int32(top_k), jnp.float32(top_p)
+  )
+  return np.exp(out[0])
+
+
+def test_cuts_by_hand():
+  probs = [0.1, 0.5, 0.15, 0.25]
+  whole = np.array(probs)
+  np.testing.assert_allclose(_cut(probs), whole, atol=1e-6)
+  # The two most likely, 0.5 and 0.25, of 0.75.
+  two = [0, 2 / 3, 0, 1 / 3]
+  np.testing.assert_allclose(_cut(probs, top_k=2), two, atol=1e-6)
+  # 0.5 alone is less than 0.7; with 0.25 it is enough.
+  np.testing.assert_allclose(_cut(probs, top_p=0.7), two, atol=1e-6)
+  np.testing.assert_allclose(_cut(probs, top_p=0.45), [0, 1, 0, 0], atol=1e-6)
+  np.testing.assert_allclose(_cut(probs, top_p=1e-6), [0, 1, 0, 0], atol=1e-6)
+  np.testing.assert_allclose(_cut(probs, top_k=9), whole, atol=1e-6)
+  # top_p is a share of what top_k left: 0.5 of 0.9, 0.75 of 0.9, so all three
+  # are needed for 0.85; of the whole 0.9 would need three, too, 0.7 only two.
+  three = np.array([0, 0.5, 0.15, 0.25]) / 0.9
+  np.testing.assert_allclose(_cut(probs, 3, 0.85), three, atol=1e-6)
+  np.testing.assert_allclose(_cut(probs, 3, 0.8), two, atol=1e-6)
+  # Of equals none is preferred: with one more place all three stay.
+  np.testing.assert_allclose(
+      _cut([0.2, 0.4, 0.2, 0.2], top_k=2), [0.2, 0.4, 0.2, 0.2], atol=1e-6
+  )
+
+
+def test_a_cut_token_is_never_drawn_and_logprobs_are_of_what_is_left():
+  """At temperature 0.5 odds 1:2:4:8 become 1:4:16:64; the best two 1:4.
+
+  Of the whole distribution the logprobs would be log(16/85) and log(64/85).
+  """
+  n = 20_000
+  logits = jnp.tile(jnp.log(jnp.array([1.0, 2.0, 4.0, 8.0])), (n, 1))
+  where = jnp.arange(n, dtype=jnp.uint32), jnp.zeros(n, int)
+  for name, value in (('top_k', 2), ('top_p', 0.9)):  # 80/85 is 0.94
+    sampler = _sampler(0.5, **{name: value})
+    tokens, logprobs = sampling.sample(logits, sampler, *where)
+    want = np.array([0, 0, 1, 4]) / 5
+    share = np.bincount(tokens, minlength=4) / n
+    np.testing.assert_allclose(share, want, atol=0.014)
+    assert not share[:2].any()
+    np.testing.assert_allclose(logprobs, np.log(want[tokens]), atol=1e-5)
+  # Greedy knows no cut.
+  _, logprobs = sampling.sample(logits, _sampler(0.5, True, top_k=1), *where)
+  np.testing.assert_allclose(logprobs, np.log(8 / 15), atol=1e-5)
 
 
 def test_no_two_places_share_a_key():

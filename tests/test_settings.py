@@ -64,11 +64,14 @@ BAD = {
     'rollout.group_size': 1,
     'rollout.groups_per_batch': 0,
     'rollout.temperature': 0.0,
+    'rollout.top_k': -1,
+    'rollout.top_p': 0.0,
     'rollout.num_slots': 0,
     'rollout.cache_buckets': (256, 128, 1024),
     'rollout.extend_buckets': (),
     'rollout.extend_rows': 0,
     'rollout.refill_below': 1.0,
+    'rollout.overlap_tokens': -1,
     'rollout.max_message_tokens': 0,
     'rollout.thinking': 1,
     'rollout.max_rounds': 0,
@@ -110,6 +113,7 @@ BAD = {
     'train.keep_checkpoints': 0,
     'eval.num_variants': -1,
     'eval.num_heldout': -1,
+    'eval.temperature': -0.1,
     'warm_start.vocab_size': 0,
     'warm_start.second_share': -0.5,
     'warm_start.rename_share': 1.5,
@@ -199,6 +203,11 @@ def test_unknown_and_missing_fields():
         ),
         ({'grpo.length_buckets': (128, 512)}, ('longest trajectory', '512')),
         (
+            {'rollout.top_k': 5},  # eval.temperature is 0
+            ('rollout.top_k is 5', 'eval.temperature is 0: greedy'),
+        ),
+        ({'rollout.top_p': 0.5}, ('top_p is 0.5', 'above 0')),
+        (
             {'rollout.max_message_tokens': 1024},
             ('max_message_tokens is 1024', 'below'),
         ),
@@ -211,6 +220,19 @@ def test_fields_that_disagree(changes, words):
   message = refusal(config)
   for word in words:
     assert word in message, message
+
+
+@pytest.mark.parametrize('path, value', [('top_k', 5), ('top_p', 0.9)])
+def test_a_cut_distribution_is_for_evaluation_alone(path, value):
+  """Its ratios would compare distributions over different tokens."""
+  config = changed('eval.temperature', 0.6)
+  settings.check_training(config)
+  settings.validate(changed(f'rollout.{path}', value, config))
+  with pytest.raises(errors.UserError) as caught:
+    settings.check_training(config)
+  message = str(caught.value)
+  assert message.startswith(f'config.rollout.{path} is {value}; training ')
+  assert '\n' not in message and len(message) < 250
 
 
 def test_fields_opens_all_sections():

@@ -8,6 +8,10 @@ A token is drawn by inverting the cumulative distribution with one uniform
 number. The Gumbel trick needs V random numbers per row and costs four times
 as much on CPU at V = 2048.
 
+With top-k or top-p the log-probabilities are those of the cut distribution, of
+which the token was drawn. Training does not cut: its ratio would need the
+same cut at parameters that have moved on (settings.check_training).
+
 Shapes: B rows, V vocab.
 """
 
@@ -24,12 +28,17 @@ class Sampler(NamedTuple):
   Attributes:
     key: base key of this policy version.
     temperature: divides the logits, above 0. Unused when greedy.
-    greedy: take the most likely token; logprobs then at temperature 1.
+    greedy: take the most likely token; logprobs then at temperature 1, and
+      of the whole distribution.
+    top_k: keep the k most likely tokens; 0 keeps all.
+    top_p: of these, keep the fewest whose share is at least p; 1 keeps all.
   """
 
   key: jax.Array
   temperature: Float[Array, '']
   greedy: Bool[Array, '']
+  top_k: Int[Array, '']
+  top_p: Float[Array, '']
 
 
 def token_keys(
@@ -59,9 +68,47 @@ def invert(
   threshold = uniform[:, None] * cumulative[:, -1:]
   # A parallel cumsum may dip by a rounding error, so "first above" alone
   # could land on a token of probability 0.
-  above = (cumulative > threshold) & (probs > 0)
-  token = jnp.argmax(above, axis=-1)
-  return jnp.where(above.any(axis=-1), token, jnp.argmax(probs, axis=-1))
+  token = _first((cumulative > threshold) & (probs > 0))
+  return jnp.where(token < probs.shape[-1], token, most_likely(probs))
+
+
+def most_likely(scores: Float[Array, 'B V']) -> Int[Array, 'B']:
+  """argmax, the first of equals; the last token where all is NaN."""
+  found = _first(scores == scores.max(axis=-1, keepdims=True))
+  return jnp.minimum(found, scores.shape[-1] - 1)
+
+
+def _first(which: Bool[Array, 'B V']) -> Int[Array, 'B']:
+  """The first index that is True; V if there is none.
+
+  A plain minimum: XLA's CPU backend runs an argmax, which reduces pairs, one
+  element after the other, and five times slower.
+  """
+  size = which.shape[-1]
+  index = jnp.where(which, jnp.arange(size, dtype=jnp.int32), size)
+  return index.min(axis=-1)
+
+
+def cut(
+    logprobs: Float[Array, 'B V'],
+    top_k: Int[Array, ''],
+    top_p: Float[Array, ''],
+) -> Float[Array, 'B V']:
+  """Log-probabilities of what top-k, then top-p, leave; -inf for the rest.
+
+  Tokens as likely as the last one kept are kept, too, so that no order among
+  equals decides.
+  """
+  falling = -jnp.sort(-logprobs, axis=-1)
+  rank = jnp.arange(falling.shape[-1])
+  among = jnp.where((top_k == 0) | (rank < top_k), jnp.exp(falling), 0.0)
+  before = jnp.cumsum(among, axis=-1) - among
+  share = before / among.sum(axis=-1, keepdims=True)
+  kept = (among > 0) & ((share < top_p) | (top_p >= 1)) | (rank == 0)
+  last = jnp.min(jnp.where(kept, falling, jnp.inf), axis=-1, keepdims=True)
+  return jax.nn.log_softmax(
+      jnp.where(logprobs >= last, logprobs, -jnp.inf), axis=-1
+  )
 
 
 def sample(
@@ -74,19 +121,23 @@ def sample(
 
   Args:
     logits: float32.
-    sampler: key, temperature, greedy.
+    sampler: how to sample.
     uids: stream of each row.
     positions: index that the new token will have in its row.
 
   Returns:
-    Tokens and their float32 log_softmax(logits / temperature).
+    Tokens and their float32 log_softmax(logits / temperature), cut.
   """
   temperature = jnp.where(sampler.greedy, 1.0, sampler.temperature)
   logprobs = jax.nn.log_softmax(logits / temperature, axis=-1)
+  is_cut = ~sampler.greedy & ((sampler.top_k > 0) | (sampler.top_p < 1))
+  logprobs = jax.lax.cond(  # a sort that nobody asked for costs nothing
+      is_cut, lambda x: cut(x, sampler.top_k, sampler.top_p), lambda x: x,
+      logprobs,
+  )
   keys = token_keys(sampler.key, uids, positions)
   uniform = jax.vmap(jax.random.uniform)(keys)
   drawn = invert(jnp.exp(logprobs), uniform)
-  tokens = jnp.where(sampler.greedy, jnp.argmax(logits, axis=-1), drawn)
-  tokens = tokens.astype(jnp.int32)
+  tokens = jnp.where(sampler.greedy, most_likely(logits), drawn)
   chosen = jnp.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
   return tokens, chosen

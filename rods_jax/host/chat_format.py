@@ -24,6 +24,10 @@ class Tokenizer(Protocol):
   pad_id: int
   digest: str
 
+  def decode(self, ids: Sequence[int]) -> str:
+    """The text of any ids, control tokens included. Never raises."""
+    ...
+
 
 class ChatFormat(Protocol):
   """Pieces of a dialogue as ids, and sampled ids as text and calls.

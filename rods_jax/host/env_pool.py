@@ -12,6 +12,7 @@ Results never depend on which process is faster: who waits, waits for all.
 
 import collections
 from collections.abc import Sequence
+import contextlib
 import logging
 from multiprocessing import connection
 import time
@@ -132,7 +133,12 @@ class EnvPool:
     self.grace_s = grace_s
     self.num_restarts = 0
     self._count = 0
-    self._workers = [env_process.Process() for _ in range(num_workers)]
+    self._workers: list[env_process.Process] = []
+    with contextlib.ExitStack() as unless_all:  # one that fails ends the others
+      unless_all.callback(self.close)
+      for _ in range(num_workers):
+        self._workers.append(env_process.Process())
+      unless_all.pop_all()
 
   @property
   def pids(self) -> list[int]:

@@ -5,10 +5,14 @@ trajectories end (continuous batching). A row is append-only: token, loss mask
 and log-probability are written together. The first piece of a group's prompt
 is prefilled once and copied to its siblings. The generator is an argument, so
 all of this runs and is tested without a model.
+
+With Budgets.overlap_tokens the generator is already at work on the other rows
+while messages are parsed and tools run. How far it gets is a number of tokens,
+never a time, so that no result depends on which side is faster.
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import time
 from typing import Protocol
@@ -45,9 +49,9 @@ class Generator(Protocol):
 
   def copy(self, src: int, dsts: Sequence[int], length: int) -> None: ...
 
-  def decode(
+  def begin_decode(
       self, budgets: Mapping[int, int], min_running: int
-  ) -> Mapping[int, Generated]: ...
+  ) -> Callable[[], Mapping[int, Generated]]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Budgets:
   max_message_tokens: int
   limits: env.Limits
   refill_below: float = 0.25  # decode returns at this share of running slots
+  overlap_tokens: int = 0  # decoded per row while messages are played; 0: none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +79,8 @@ class Result:
 
   Attributes:
     generate_s: seconds inside the generator.
-    host_s: all other seconds: tools, rewards, tokenizing, bookkeeping.
+    host_s: all other seconds: tools, rewards, tokenizing, bookkeeping. With
+      overlap_tokens the generator may be at work in them.
     sampled_tokens: tokens the policy sampled.
     row_tokens: tokens of all rows.
   """
@@ -96,6 +102,7 @@ class _Row:
     self.mask: list[bool] = []
     self.logprobs: list[float] = []
     self.message: list[int] = []  # sampled since the last assistant header
+    self.ended = False  # its last token is the end token
     self.pending: list[int] = []  # tokens that the generator hasn't got yet
     self.events: list[types.Event] = []
     self.forced = False
@@ -119,6 +126,10 @@ class _Row:
   def log(self, role: str, text: str) -> None:
     turn = min(self.episode.turn, len(self.job.task.turns) - 1)
     self.events.append(types.Event(turn=turn, role=role, text=text))
+
+  def end_message(self, text: str) -> None:
+    self.log('assistant', text)
+    self.message.clear()
 
   def drop_pending(self) -> None:
     """Removes what the generator never got, so that no row is too long."""
@@ -145,15 +156,18 @@ class _Row:
     )
 
 
+@dataclasses.dataclass
 class _Rollout:
   """The state of one run of `rollout`."""
 
-  def __init__(self, generator, fmt, budgets, environments):
-    self.generator: Generator = generator
-    self.fmt: chat_format.ChatFormat = fmt
-    self.budgets: Budgets = budgets
-    self.environments: env_pool.Environments = environments
+  generator: Generator
+  fmt: chat_format.ChatFormat
+  budgets: Budgets
+  environments: env_pool.Environments
+
+  def __post_init__(self):
     self.rows: dict[int, _Row] = {}  # slot -> row
+    self.heard: dict[int, _Row] = {}  # those whose message is to be played
     self.generate_s = 0.0
 
   def timed(self, function, *args):
@@ -220,29 +234,58 @@ class _Rollout:
     row.status = status
     row.drop_pending()
 
-  def decode(self) -> None:
-    """Samples until enough slots finish, then plays what they said."""
-    capacity = self.generator.capacity
-    limit = self.budgets.max_message_tokens
+  def step(self) -> None:
+    """Samples until enough slots finish, and plays what was said.
+
+    With overlap_tokens: what was said in the step before, meanwhile.
+    """
+    before, self.heard = self.heard, {}
+    finish = self.begin_decode(waiting=bool(before), silent=before.keys())
+    self.play_all(before.values())
+    for slot, part in self.timed(finish).items():
+      self.take(slot, part)
+    if not self.budgets.overlap_tokens:
+      self.play_all(self.heard.values())
+      self.heard = {}
+    self.extend([slot for slot, row in self.rows.items() if row.pending])
+
+  def begin_decode(self, waiting: bool, silent: Collection[int]):
+    """Lets all slots but the silent ones sample; a function that waits.
+
+    Args:
+      waiting: other rows are played meanwhile, and are to go on soon.
+      silent: slots whose messages have ended.
+    """
+    limit, capacity = self.budgets.max_message_tokens, self.generator.capacity
     budgets = {
         slot: min(limit - len(row.message), capacity - len(row.tokens))
         for slot, row in self.rows.items()
-        if row.status is None
+        if row.status is None and slot not in silent
     }
+    if not budgets:
+      return dict
     running = int(len(budgets) * self.budgets.refill_below)
-    generated = self.timed(self.generator.decode, budgets, running)
-    for slot, part in generated.items():
-      row = self.rows[slot]
-      row.append_sampled(part)
-      if part.finished:
-        self.play(row)
-      elif len(row.message) >= limit:
-        self.close_message(row)
-      elif len(row.tokens) >= capacity:
-        row.log('assistant', self.fmt.text(row.message))
-        self.stop(row, types.Status.MAX_TOKENS, OUT_OF_TOKENS)
-    self.execute([self.rows[slot] for slot in generated])
-    self.extend([slot for slot in generated if self.rows[slot].pending])
+    if waiting:
+      running, most = 0, self.budgets.overlap_tokens
+      budgets = {slot: min(n, most) for slot, n in budgets.items()}
+    return self.timed(self.generator.begin_decode, budgets, running)
+
+  def take(self, slot: int, part: Generated) -> None:
+    """Appends what a slot sampled; a message that ended is heard."""
+    row = self.rows[slot]
+    row.append_sampled(part)
+    row.ended = part.finished
+    if part.finished or len(row.message) >= self.budgets.max_message_tokens:
+      self.heard[slot] = row
+    elif len(row.tokens) >= self.generator.capacity:
+      row.log('assistant', self.fmt.text(row.message))
+      self.stop(row, types.Status.MAX_TOKENS, OUT_OF_TOKENS)
+
+  def play_all(self, rows: Collection[_Row]) -> None:
+    """Answers messages that ended: calls, errors, the end of a turn."""
+    for row in rows:
+      (self.play if row.ended else self.close_message)(row)
+    self.execute(rows)
 
   def close_message(self, row: _Row) -> None:
     """Ends a message at its token cap: an error, never a silent cut."""
@@ -258,7 +301,7 @@ class _Rollout:
     except tool_calls.ParseError as error:
       self.parse_error(row, text, str(error))
       return
-    self.end_message(row, text)
+    row.end_message(text)
     if not calls:
       self.end_turn(row)
     elif not row.episode.rounds_left:
@@ -266,7 +309,7 @@ class _Rollout:
     else:
       row.calls = calls
 
-  def execute(self, rows: Sequence[_Row]) -> None:
+  def execute(self, rows: Collection[_Row]) -> None:
     """Runs the calls of all messages that ended, and answers them."""
     rows = [row for row in rows if row.calls]
     results = self.environments.execute(
@@ -281,12 +324,8 @@ class _Rollout:
     if row.episode.broken:
       self.stop(row, types.Status.ENV_TIMEOUT, rewards.TIMEOUT)
 
-  def end_message(self, row: _Row, text: str) -> None:
-    row.log('assistant', text)
-    row.message.clear()
-
   def parse_error(self, row: _Row, text: str, reason: str) -> None:
-    self.end_message(row, text)
+    row.end_message(text)
     last = not row.episode.rounds_left  # before this message is counted
     row.episode.parse_error(reason)
     if last:
@@ -345,7 +384,7 @@ def rollout(
       index.update({slot: i for slot, i, _ in started})
       run.start([s for s, _, _ in started], [job for _, _, job in started])
     if any(row.status is None for row in run.rows.values()):
-      run.decode()
+      run.step()
     for slot, row in list(run.rows.items()):
       if row.status is not None:
         done[index[slot]] = row.trajectory(policy_version)

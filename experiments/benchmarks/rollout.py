@@ -1,0 +1,242 @@
+"""Measures the rollout engine beside others on the same dialogues.
+
+  python -m experiments.benchmarks.rollout [--json] [--scale=full]
+      [--parts=engine,turns,cached,...] [--out=FILE]
+
+16 tasks x 8 trajectories of 4 turns with tool results, in SmolLM2-135M's shape
+with random weights; all sides have the same weights, prompts, lengths of
+messages and cores, and sample greedily. Ratios count, not times; those of the
+processors' time too where others use the machine (see workload.Clock). Parts,
+each a few minutes on two quiet cores:
+
+  engine       rods_jax: continuous batching.
+  turns        transformers' generate on the whole chat at each turn.
+  cached       transformers with one cache from turn to turn, in batches.
+  synchronous  rods_jax against itself in batches, with a long-tailed mix.
+  small        the embedded policy on BFCL: host share, compiled programs.
+  floor        its decode step, over reading weights and cache once.
+  overlap      slow tools, with and without rollout.overlap_tokens.
+  tunix        google-tunix's sampler, in an environment of its own
+               (requirements-tunix.txt beside this file).
+
+The result of a part is written as soon as it is there.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+import json
+import logging
+import pathlib
+import sys
+from typing import Any
+
+import jax
+
+from experiments.benchmarks import ours
+from experiments.benchmarks import workload
+from rods_jax.device import model
+
+PARTS = (
+    'engine', 'turns', 'cached', 'synchronous', 'small', 'floor', 'overlap',
+    'tunix',
+)
+_USUAL = 0.7  # deviation of the logarithm of a message's length
+_LONG_TAILED = 1.0
+_OVERLAP_TOKENS = 8
+_TOOL_S = 0.05
+
+Results = dict[str, Any]
+
+
+class Benchmark:
+  """The parts; what several need is made once."""
+
+  def __init__(self, scale: workload.Scale, write: Callable[[Results], None]):
+    self._scale, self._write = scale, write
+    self._rows: dict[str, list[list[int]]] = {}
+    self._torch = self._params = self._engine = None
+    self.results: Results = {}
+
+  def run(self, parts: Sequence[str]) -> Results:
+    if {'turns', 'cached'} & set(parts):
+      self._load_torch()
+    for part in parts:
+      logging.info('Part %s.', part)
+      self.results[part] = getattr(self, f'part_{part}')()
+      self._write(self.results | {'numbers': numbers(self.results)})
+    return self.results
+
+  def _load_torch(self) -> None:
+    from experiments.benchmarks import transformers_baselines
+
+    self._torch = transformers_baselines
+    self._made, self._params = transformers_baselines.make(self._scale)
+
+  def _ours(self):
+    """The engine and its parameters, compiled for all lengths."""
+    if self._engine is None:
+      if self._params is None:
+        self._params = model.create(self._scale.config, jax.random.key(0))[1]
+      self._engine = ours.make_engine(self._scale)
+      self._engine.reset(
+          self._params, jax.random.key(0), temperature=1.0, greedy=True
+      )
+      for size in self._scale.chunks:  # one program each
+        self._engine.start(0, 0)
+        self._engine.extend({0: [2] * (size + 1)})
+      self._engine.start(1, 1)
+      self._engine.copy(0, [1], size)
+      self._engine.decode({1: 1})
+    return self._engine, self._params
+
+  def _dialogues(self, deviation: float = _USUAL) -> workload.Dialogues:
+    return workload.Dialogues(self._scale, deviation)
+
+  def _play(self, **options) -> dict[str, float]:
+    engine, params = self._ours()
+    before = engine.num_programs
+    found, rows = ours.play(engine, params, **options)
+    self._rows.setdefault('engine', rows)
+    return found | {
+        'programs': engine.num_programs,
+        'programs_after_warm_up': engine.num_programs - before,
+    }
+
+  def part_engine(self):
+    return self._play(dialogues=self._dialogues())
+
+  def _baseline(self, play) -> dict[str, float]:
+    found, rows = play(self._made, self._dialogues())
+    wanted = self._rows.get('engine')
+    if wanted:  # the same weights and places give the same greedy tokens
+      same = [one == other for one, other in zip(rows, wanted)]
+      found['rows_equal_to_ours'] = sum(same) / len(same)
+    return found
+
+  def part_turns(self):
+    return self._baseline(self._torch.turn_by_turn)
+
+  def part_cached(self):
+    return self._baseline(self._torch.cached)
+
+  def part_synchronous(self):
+    dialogues = self._dialogues(_LONG_TAILED)
+    return {
+        'continuous': self._play(dialogues=dialogues),
+        'synchronous': self._play(
+            dialogues=dialogues, synchronous=True
+        ),
+    }
+
+  def part_small(self):
+    return ours.small_policy()
+
+  def part_floor(self):
+    return ours.decode_floor()
+
+  def part_overlap(self):
+    dialogues = self._dialogues()
+    return {
+        name: self._play(
+            dialogues=dialogues, tool_s=_TOOL_S, overlap_tokens=tokens
+        )
+        for name, tokens in (('waits', 0), ('overlaps', _OVERLAP_TOKENS))
+    }
+
+  def part_tunix(self):
+    from experiments.benchmarks import tunix_baseline
+
+    return tunix_baseline.measure(self._scale)
+
+
+def _steps_ratio(found: Results) -> float | None:
+  """How many steps fewer: what the machine has no part in."""
+  if 'synchronous' not in found:
+    return None
+  both = found['synchronous']
+  return both['synchronous']['steps'] / both['continuous']['steps']
+
+
+def numbers(found: Results) -> dict[str, float]:
+  """What the project wants to know, of the parts that were run."""
+
+  def rate(*path, kind='tokens_per_s'):
+    value = found
+    for name in path:
+      value = value.get(name, {})
+    return value.get(kind)
+
+  def of_cpu(*path):
+    return rate(*path, kind='tokens_per_cpu_s')
+
+  def ratio(one, other):
+    return one / other if one and other else None
+
+  made = {
+      'over_turns (5)': ratio(rate('engine'), rate('turns')),
+      'over_turns, CPU time': ratio(of_cpu('engine'), of_cpu('turns')),
+      'over_cached (2)': ratio(rate('engine'), rate('cached')),
+      'over_cached, CPU time': ratio(of_cpu('engine'), of_cpu('cached')),
+      'over_synchronous (1.7)': ratio(
+          rate('synchronous', 'continuous'), rate('synchronous', 'synchronous')
+      ),
+      'over_tunix (1)': ratio(rate('tunix', 'ours'), rate('tunix', 'tunix')),
+      'over_tunix, CPU time': ratio(
+          of_cpu('tunix', 'ours'), of_cpu('tunix', 'tunix')
+      ),
+      'overlap over waiting': ratio(
+          rate('overlap', 'overlaps'), rate('overlap', 'waits')
+      ),
+      'over_synchronous, steps': _steps_ratio(found),
+      'utilization (0.9)': found.get('engine', {}).get('utilization'),
+      'host_share (0.05)': found.get('small', {}).get('host_share'),
+      'programs (12)': found.get('small', {}).get('programs'),
+      'programs later (0)': (
+          found.get('small', {}).get('programs_after_first_batch')
+      ),
+      'step_over_floor (2)': found.get('floor', {}).get('step_over_floor'),
+  }
+  return {name: value for name, value in made.items() if value is not None}
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--json', action='store_true')
+  parser.add_argument('--scale', choices=workload.SCALES, default='full')
+  parser.add_argument('--out', type=pathlib.Path)
+  parser.add_argument(
+      '--parts', default=','.join(p for p in PARTS if p != 'tunix'),
+      help='of ' + ', '.join(PARTS),
+  )
+  options = parser.parse_args(argv)
+  options.parts = options.parts.split(',')
+  unknown = set(options.parts) - set(PARTS)
+  if unknown:
+    parser.error(f'there is no part {sorted(unknown)[0]!r}')
+  return options
+
+
+def main(argv: Sequence[str]) -> int:
+  options = parse(argv)
+  logging.basicConfig(
+      level=logging.INFO, format='%(asctime)s %(message)s', force=True
+  )
+
+  def write(results: Results) -> None:
+    text = json.dumps(results, indent=2)
+    if options.out:
+      options.out.write_text(text + '\n')
+    logging.info('%s', json.dumps(results['numbers']))
+
+  benchmark = Benchmark(workload.SCALES[options.scale], write)
+  results = benchmark.run(options.parts)
+  if options.json:
+    print(json.dumps(results | {'numbers': numbers(results)}, indent=2))
+  else:
+    for name, value in numbers(results).items():
+      print(f'{name:26}{value:.3g}')
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))
