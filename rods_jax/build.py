@@ -232,11 +232,13 @@ def build_engine(
     config: ml_collections.ConfigDict, policy: Policy
 ) -> engine_lib.Engine:
   r = config.rollout
+  with errors.as_user_error(ValueError):
+    local = sharding.local_mesh(policy.mesh)
   return engine_lib.Engine(
       policy.graphdef,
       policy.mesh,
       policy.config,
-      num_slots=r.num_slots,
+      num_slots=r.num_slots * local.size // policy.mesh.size,
       cache_buckets=tuple(r.cache_buckets),
       extend_buckets=tuple(r.extend_buckets),
       extend_rows=r.extend_rows,

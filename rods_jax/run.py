@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 from typing import Any, Callable
 
@@ -15,6 +16,7 @@ from rods_jax import checkpoint
 from rods_jax import errors
 from rods_jax import exchange as exchange_lib
 from rods_jax import metrics as metrics_lib
+from rods_jax import settings
 from rods_jax import weights
 from rods_jax import workdir as workdir_lib
 from rods_jax.device import lora
@@ -76,9 +78,10 @@ class Run:
     self.writer: metrics_lib.MetricsWriter | None = None
     self.synthesis: background.Background | None = None
     if not self.complete:  # a complete run's files stay as they are
-      with workdir_lib.writable(workdir):
-        self._open_logs()
-        self.restart_synthesis()
+      if exchange_lib.is_first():  # the only process that writes
+        with workdir_lib.writable(workdir):
+          self._open_logs()
+          self.restart_synthesis()
       self.environments = build.build_environments(config)
       self._cleanup.callback(self.environments.close)
       self.submit_pending()
@@ -105,7 +108,7 @@ class Run:
 
   def submit_pending(self) -> None:
     """Starts the synthesis of the pending request, if there is one."""
-    if self.pending is not None:
+    if self.pending is not None and self.synthesis is not None:
       with workdir_lib.writable(self.workdir):
         self.synthesis.submit(self.pending)
 
@@ -170,8 +173,9 @@ class Run:
     """
     if self.position.step == self._saved_step:
       return
-    with workdir_lib.writable(self.workdir):
-      self.pool.log.write(self.workdir / 'pool.jsonl')
+    if exchange_lib.is_first():
+      with workdir_lib.writable(self.workdir):
+        self.pool.log.write(self.workdir / 'pool.jsonl')
     pending = None if self.pending is None else self.pending.to_json()
     document = {
         'position': dataclasses.asdict(self.position),
@@ -190,6 +194,33 @@ class Run:
   def __exit__(self, *exc_info) -> None:
     with workdir_lib.writable(self.workdir):
       self._cleanup.close()
+
+
+def begin(
+    config: ml_collections.ConfigDict,
+    workdir: pathlib.Path,
+    may_differ: str = '',
+) -> None:
+  """Checks the folder, and that all processes have one configuration.
+
+  Raises:
+    UserError: another run's folder, or one that this process cannot use; or
+      process 0 was started with another configuration.
+  """
+  if exchange_lib.is_first():
+    workdir_lib.check(workdir, config, may_differ)
+  text = json.dumps(config.to_dict(), sort_keys=True)
+  first = exchange_lib.share_text(text, workdir / 'exchange')
+  if first == text:
+    return
+  wanted, found = (settings.fields(ml_collections.ConfigDict(json.loads(t)))
+                   for t in (first, text))
+  name = min(n for n in wanted | found if wanted.get(n) != found.get(n))
+  raise errors.UserError(
+      f'config.{name} is {found.get(name)!r} in process '
+      f'{jax.process_index()} and {wanted.get(name)!r} in process 0; start all '
+      'with the same flags.'
+  )
 
 
 def make_optimizer(

@@ -204,6 +204,4 @@ def initial_params(
       path /= 'checkpoints'
     with errors.as_user_error(checkpoint.CheckpointError):
       return checkpoint.load_params(path, abstract)
-  return jax.tree.map(
-      lambda x, a: jax.device_put(x, a.sharding), params, abstract
-  )
+  return sharding.put(params, jax.tree.map(lambda a: a.sharding, abstract))
