@@ -72,6 +72,10 @@ def _dispatch(
     mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> int:
   # Imported here so that --help and a wrong flag answer at once.
+  from rods_jax import pretrained
+
+  given = config_flags.get_override_values(flags.FLAGS['config'])
+  pretrained.check_given(config, given)
   if mode == 'train':
     from rods_jax import train
 

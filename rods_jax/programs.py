@@ -102,7 +102,7 @@ class Programs:
     )
     decode = functools.partial(
         generate.decode, graphdef, max_new=sizes.max_new, end_id=end_id,
-        pad_id=pad_id, apart=mesh.size > 1 or _is_tpu(mesh),
+        pad_id=pad_id, apart=self._mesh.size > 1 or _is_tpu(mesh),
     )
     self.extend = self._jit(extend, (params, cache, everywhere), cache)
     self.decode = self._jit(

@@ -117,8 +117,10 @@ class Run:
     optimizer = make_optimizer(config)
     params = weights.initial_params(config, policy)
     self.ref_params = None
+    self._base_digest = None  # checkpoints hold adapters alone
     if policy.config.lora_rank:
       self.ref_params, params = params, weights.initial_adapters(config, policy)
+      self._base_digest = weights.digest(self.ref_params)
     elif config.grpo.kl_coef > 0:  # a copy, since the update donates params
       self.ref_params = jax.tree.map(lambda x: x.copy(), params)
     self.state = update.init_state(
@@ -157,7 +159,7 @@ class Run:
     self.state = restored.arrays
     document = restored.document
     if self.policy.config.lora_rank:
-      check_base(self.config, self.ref_params, document)
+      check_base(self.config, self._base_digest, document)
     self.position = Position(**document['position'])
     self._saved_step = self.position.step
     self.pool = replay.Pool.from_state(
@@ -181,9 +183,8 @@ class Run:
         'position': dataclasses.asdict(self.position),
         'pool': self.pool.state_dict(),
         'pending': pending,
+        'base': self._base_digest,
     }
-    if self.policy.config.lora_rank:  # checkpoints hold adapters alone
-      document['base'] = weights.digest(self.ref_params)
     with errors.as_user_error(checkpoint.CheckpointError):
       self.saver.save(self.position.step, self.state, document)
     self._saved_step = self.position.step
@@ -281,10 +282,10 @@ def make_base_graphdef(config: model.ModelConfig) -> nnx.GraphDef | None:
 
 
 def check_base(
-    config: ml_collections.ConfigDict, base: Any, document: dict[str, Any]
+    config: ml_collections.ConfigDict, digest: str, document: dict[str, Any]
 ) -> None:
   """Raises UserError where a checkpoint's adapters belong to another base."""
-  if document['base'] != weights.digest(base):
+  if document['base'] != digest:
     raise errors.UserError(
         f'config.model.init_from, {config.model.init_from}, holds other '
         'parameters than when this run started; its adapters belong to '
@@ -304,6 +305,7 @@ def latest_params(
     step, found = checkpoint.latest_step(folder) or 0, None
     if step:
       found = checkpoint.load(folder, weights.abstract_trained(policy))
+      step = found.step  # an older one, where the newest can't be read
   if found is not None and not adapted:
     return step, found.arrays['params']
   initial = weights.initial_params(config, policy)
@@ -311,5 +313,5 @@ def latest_params(
     return step, initial
   if found is None:
     return step, lora.join(weights.initial_adapters(config, policy), initial)
-  check_base(config, initial, found.document)
+  check_base(config, weights.digest(initial), found.document)
   return step, lora.join(found.arrays['params'], initial)
