@@ -208,12 +208,18 @@ def build_policy(
     del fields['init_from']
     vocab_size = fmt.tokenizer.vocab_size
     model_config = model.ModelConfig(vocab_size=vocab_size, **fields)
+  mesh = build_mesh(config)
+  if model_config.vocab_size % mesh.shape['tensor']:
+    raise errors.UserError(
+        f'The vocabulary of {model_config.vocab_size} tokens cannot be cut in '
+        f'{mesh.shape["tensor"]}; choose a config.mesh.tensor that divides it.'
+    )
   return Policy(
       tokenizer=fmt.tokenizer,
       fmt=fmt,
       config=model_config,
       graphdef=model.definition(model_config),
-      mesh=build_mesh(config),
+      mesh=mesh,
   )
 
 

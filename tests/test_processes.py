@@ -35,6 +35,8 @@ _FIELDS = {
     'grpo.minibatch_groups': 4,
     'grpo.microbatch_rows': 8,
     'grpo.learning_rate': 1e-4,
+    'grpo.kl_coef': 0.0,
+    'eval.num_variants': 0,
     'train.num_epochs': 3,
 }
 _BOUND_S = 60  # from the death of one process to the end of the other
@@ -75,11 +77,11 @@ def _pair(policy, workdir, *more):
   ]
 
 
-def _ends(children, timeout=240):
+def _ends(children, timeout=600):
   """(exit status, stdout, stderr) of each."""
   try:
     output = [child.communicate(timeout=timeout) for child in children]
-  finally:
+  finally:  # of a test that fails, too, nothing runs on
     for child in children:
       child.kill()
   return [
@@ -87,12 +89,14 @@ def _ends(children, timeout=240):
   ]
 
 
-def _await(path, children, timeout=240):
+def _await(path, children, timeout=600):
   deadline = time.monotonic() + timeout
-  while not path.exists():
-    assert all(child.poll() is None for child in children), _ends(children)
-    assert time.monotonic() < deadline, f'no {path}'
+  while not path.exists() and time.monotonic() < deadline:
+    if any(child.poll() is not None for child in children):
+      break
     time.sleep(0.05)
+  if not path.exists():
+    raise AssertionError(f'no {path}', _ends(children, 1))
 
 
 def _assert_close(one: pathlib.Path, two: pathlib.Path):
