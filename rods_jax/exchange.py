@@ -136,9 +136,9 @@ def gather_trajectories(
     len(tasks) * per_task trajectories, task by task. Those of other processes
     have neither events nor reasons: text does not cross.
   """
-  if jax.process_count() == 1:
+  if jax.process_count() == 1 or not tasks:
     return list(own)
-  rows = (share(len(tasks), 0).stop) * per_task
+  rows = share(len(tasks), 0).stop * per_task
   tokens = np.zeros((rows, capacity), np.int32)
   logprobs = np.zeros((rows, capacity), np.float32)
   mask = np.zeros((rows, capacity), bool)

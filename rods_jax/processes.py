@@ -144,8 +144,16 @@ def joined(
     raise errors.UserError(
         '--coordinator=auto finds --num_processes and --process_id by itself.'
     )
+  # JAX itself would abort with a dump of its stack.
+  late = threading.Timer(START_S, _exit, (
+      1, f'Error: not all processes came to --coordinator={coordinator} within '
+      f'{START_S} s; start all of them.\n',
+  ))
+  late.daemon = True
+  late.start()
   _initialize(coordinator, arguments)
   watch = Watch(_connect(), jax.process_count())
+  late.cancel()
   try:
     yield
   except errors.UserError as error:
@@ -165,7 +173,9 @@ def _initialize(coordinator: str, arguments: dict[str, Any]) -> None:
   # It would take SIGTERM from stop.py.
   jax.config.update('jax_enable_preemption_service', False)
   try:
-    jax.distributed.initialize(initialization_timeout=START_S, **arguments)
+    jax.distributed.initialize(
+        initialization_timeout=START_S + 60, **arguments
+    )
   except (RuntimeError, ValueError) as error:  # JAX's own are RuntimeErrors
     raise errors.UserError(
         f'The processes did not find each other by --coordinator='

@@ -163,6 +163,29 @@ def test_another_configuration_is_noticed(tiny_policy, tmp_path):
   assert not (tmp_path / 'run/config.json').exists()
 
 
+_ALONE = """
+import sys
+from rods_jax import processes
+processes.START_S = 2
+with processes.joined(sys.argv[1], 2, 1):
+  print('together')
+"""
+
+
+def test_who_waits_in_vain_says_so(tmp_path):
+  """JAX aborts with a dump of its stack."""
+  run = subprocess.run(
+      [sys.executable, '-c', _ALONE, 'localhost:9'], cwd=_ROOT, text=True,
+      env=os.environ | {'JAX_PLATFORMS': 'cpu'}, capture_output=True,
+      timeout=120,
+  )
+  assert (run.returncode, run.stdout) == (1, '')
+  assert run.stderr == (
+      'Error: not all processes came to --coordinator=localhost:9 within 2 s; '
+      'start all of them.\n'
+  )
+
+
 @pytest.fixture
 def watched(monkeypatch):
   """(Watch, its peers' ends, what it would have exited with)."""
