@@ -22,9 +22,9 @@ from rods_jax import types
 from tests import tiny
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-# One update an epoch, three epochs: the first variants play in the last. Few
-# draws, because one in a thousand falls so close to the border of two tokens
-# that the order of sums decides (see test_train_sharded.py).
+# Three epochs, so that the first variants play in the last one. Few draws,
+# because one in a thousand falls so close to the border of two tokens that the
+# order of sums decides (see test_train_sharded.py).
 _FIELDS = {
     'rng_seed': 1,
     'data.num_seed_tasks': 4,
@@ -107,7 +107,7 @@ def _assert_close(one: pathlib.Path, two: pathlib.Path):
   for a, b in zip(*logprobs):
     np.testing.assert_allclose(a, b, rtol=0, atol=2e-4)  # rounded to 1e-4
   metrics = [tiny.rows(folder) for folder in (one, two)]
-  assert len(metrics[0]) == len(metrics[1]) == 3
+  assert len(metrics[0]) == len(metrics[1]) > 3
   for a, b in zip(*metrics):
     assert a.keys() == b.keys()
     for key in a:
