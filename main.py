@@ -1,8 +1,12 @@
 """Command line of rods_jax: flags -> config -> train, evaluate or warm start.
 
   python main.py --config=configs/rods.py [--workdir=...] [--config.a.b=...]
+
+Several processes, one on each host of a slice, run the same command with
+--coordinator (rods_jax/processes.py).
 """
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -27,6 +31,18 @@ _MODE = flags.DEFINE_enum(
     ['train', 'evaluate', 'warm_start'],
     'Default: warm_start for a config with that section, else train.',
 )
+_COORDINATOR = flags.DEFINE_string(
+    'coordinator',
+    None,
+    "host:port of process 0 where several processes train together, or 'auto' "
+    'on TPU pods, under SLURM and Open MPI.',
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+    'num_processes', None, 'All processes; with --coordinator=host:port.'
+)
+_PROCESS_ID = flags.DEFINE_integer(
+    'process_id', None, 'This one, from 0; with --coordinator=host:port.'
+)
 
 
 def main(argv: list[str]) -> int:
@@ -48,7 +64,18 @@ def main(argv: list[str]) -> int:
         '--mode=warm_start needs a config with that section, such as '
         '--config=configs/warm_start.py.'
     )
+  with _processes(mode):
+    return _dispatch(mode, config, workdir)
+
+
+def _dispatch(
+    mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path
+) -> int:
   # Imported here so that --help and a wrong flag answer at once.
+  from rods_jax import pretrained
+
+  given = config_flags.get_override_values(flags.FLAGS['config'])
+  pretrained.check_given(config, given)
   if mode == 'train':
     from rods_jax import train
 
@@ -60,6 +87,24 @@ def main(argv: list[str]) -> int:
   from rods_jax import warm_start
 
   return warm_start.warm_start(config, workdir)
+
+
+def _processes(mode: str) -> contextlib.AbstractContextManager:
+  """In it this process is one of the run's, if there are several."""
+  coordinator, numbers = _COORDINATOR.value, (_NUM_PROCESSES, _PROCESS_ID)
+  if coordinator is None:
+    if any(number.value is not None for number in numbers):
+      raise errors.UserError(
+          '--num_processes and --process_id need --coordinator=host:port.'
+      )
+    return contextlib.nullcontext()
+  if mode == 'warm_start':
+    raise errors.UserError(
+        'A warm start runs in one process; leave --coordinator out.'
+    )
+  from rods_jax import processes
+
+  return processes.joined(coordinator, *(number.value for number in numbers))
 
 
 def _default_workdir() -> pathlib.Path:

@@ -39,6 +39,7 @@ from experiments import hlo_bytes
 from experiments import hlo_costs
 from rods_jax import batch as batch_lib
 from rods_jax import engine as engine_lib
+from rods_jax import pretrained
 from rods_jax import run as run_lib
 from rods_jax import settings
 from rods_jax import sharding
@@ -76,13 +77,24 @@ class Setup:
 
 
 def make_setup(config: Any, topology: str, vocab_size: int) -> Setup:
-  """The setup for a slice such as v5e:4x4."""
+  """The setup for a slice such as v5e:4x4.
+
+  Args:
+    config: the run's; with the folder of Hugging Face that it starts from.
+    topology: the slice.
+    vocab_size: of the tokenizer, where no folder says it.
+  """
   settings.validate(config)
-  fields = config.model.to_dict()
-  del fields['init_from']
+  config = pretrained.resolve(config)
+  if folder := pretrained.folder(config):
+    shape = pretrained.model_config(config, folder)
+  else:
+    fields = config.model.to_dict()
+    del fields['init_from']
+    shape = model.ModelConfig(vocab_size=vocab_size, **fields)
   slice_ = topologies.get_topology_desc(topology, 'tpu')
   return Setup(
-      config, model.ModelConfig(vocab_size=vocab_size, **fields),
+      config, shape,
       sharding.make_mesh(**config.mesh, devices=slice_.devices),
   )
 

@@ -208,12 +208,18 @@ def build_policy(
     del fields['init_from']
     vocab_size = fmt.tokenizer.vocab_size
     model_config = model.ModelConfig(vocab_size=vocab_size, **fields)
+  mesh = build_mesh(config)
+  if model_config.vocab_size % mesh.shape['tensor']:
+    raise errors.UserError(
+        f'The vocabulary of {model_config.vocab_size} tokens cannot be cut in '
+        f'{mesh.shape["tensor"]}; choose a config.mesh.tensor that divides it.'
+    )
   return Policy(
       tokenizer=fmt.tokenizer,
       fmt=fmt,
       config=model_config,
       graphdef=model.definition(model_config),
-      mesh=build_mesh(config),
+      mesh=mesh,
   )
 
 
@@ -232,11 +238,13 @@ def build_engine(
     config: ml_collections.ConfigDict, policy: Policy
 ) -> engine_lib.Engine:
   r = config.rollout
+  with errors.as_user_error(ValueError):
+    local = sharding.local_mesh(policy.mesh)
   return engine_lib.Engine(
       policy.graphdef,
       policy.mesh,
       policy.config,
-      num_slots=r.num_slots,
+      num_slots=r.num_slots * local.size // policy.mesh.size,
       cache_buckets=tuple(r.cache_buckets),
       extend_buckets=tuple(r.extend_buckets),
       extend_rows=r.extend_rows,

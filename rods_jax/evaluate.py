@@ -15,6 +15,7 @@ import ml_collections
 import numpy as np
 
 from rods_jax import build
+from rods_jax import exchange
 from rods_jax import pretrained
 from rods_jax import rng
 from rods_jax import run
@@ -58,15 +59,15 @@ def play(
   else:
     engine.reset(params, key, temperature=1.0, greedy=True)
   jobs = [rollout.Job(task, 0, uid) for uid, task in enumerate(tasks)]
-  result = rollout.rollout(
-      jobs,
+  own = rollout.rollout(
+      jobs[exchange.share(len(jobs))],
       engine,
       policy.fmt,
       build.build_budgets(config),
       environments=environments,
-  )
+  ).trajectories
   engine.release()
-  return result.trajectories
+  return exchange.gather_trajectories(own, tasks, 1, engine.capacity)
 
 
 def score(
@@ -161,13 +162,14 @@ def evaluate_run(
 ) -> int:
   """--mode=evaluate: the newest checkpoint, or the initial policy."""
   config = pretrained.resolve(config)
-  workdir_lib.check(workdir, config, may_differ='eval')
+  run.begin(config, workdir, may_differ='eval')
   policy = build.build_policy(config)
   step, params = run.latest_params(config, policy, workdir)
   tasks = build.build_tasks(config, policy.fmt)
   results = evaluate_tasks(
       config, policy, params, build.evaluation_tasks(config, tasks, policy.fmt)
   )
-  write(workdir, step, results)
-  print(table(results))
+  if exchange.is_first():
+    write(workdir, step, results)
+    print(table(results))
   return 0

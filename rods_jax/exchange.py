@@ -6,12 +6,19 @@ shape, N = the pool's capacity, so that a growing pool compiles nothing anew:
 position k of the statistics belongs to the task at position k of the ids, and
 -1 fills the rest. Text never crosses here.
 
-Both methods also work where a program spans several processes: process 0 owns
-the pool, every process calls them at the same time and gets the ids and the
-statistics of all. A training run itself is one process.
+Where a program spans several processes, every process calls each function here
+at the same time. Process 0's ids count, and every process gets the statistics
+of all. Two more things cross then: the trajectories that each process played,
+as numbers, because the rows of an update come from all of them; and the variants
+that process 0 has synthesized, as a file that is named by its content.
 """
 
 from collections.abc import Sequence
+import hashlib
+import json
+import os
+import pathlib
+import time
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +26,180 @@ from jax.experimental import multihost_utils
 from jaxtyping import Array, Float32
 import numpy as np
 
+from rods_jax import errors
 from rods_jax import types
 from rods_jax.device import advantages
+from rods_jax.host.synthesis import records as synthesis
 
 PADDING = -1
+_VISIBLE_S = 30.0  # until a new file is seen on every machine
+_MAX_TURNS = 31  # of a task: bits of an int32
+_ELSEWHERE = 'judged in another process'
 _FIELDS = ('count', 'total', 'square')
+
+
+def is_first() -> bool:
+  """Whether this is the process that writes: logs, reports, the pool."""
+  return jax.process_index() == 0
+
+
+def share(number: int, process: int | None = None) -> slice:
+  """Which of `number` groups (or tasks) a process plays; None: this one."""
+  process = jax.process_index() if process is None else process
+  each = -(-number // jax.process_count())
+  return slice(min(process * each, number), min((process + 1) * each, number))
+
+
+def largest(value: int) -> int:
+  """The largest of the processes' values."""
+  if jax.process_count() == 1:
+    return value
+  return int(multihost_utils.process_allgather(np.int32(value)).max())
+
+
+def share_text(text: str, folder: pathlib.Path) -> str:
+  """Process 0's text, in every process.
+
+  Args:
+    text: only process 0's counts.
+    folder: on a file system that all processes share; made if missing.
+
+  Raises:
+    UserError: this process does not see the file of process 0.
+  """
+  if jax.process_count() == 1:
+    return text
+  digest = np.zeros(32, np.uint8)
+  if is_first():
+    data = text.encode()
+    digest = np.frombuffer(hashlib.sha256(data).digest(), np.uint8)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f'{digest.tobytes().hex()}.partial'
+    partial.write_bytes(data)
+    os.replace(partial, partial.with_suffix(''))
+  digest = np.asarray(multihost_utils.broadcast_one_to_all(digest)).tobytes()
+  path = folder / digest.hex()
+  data = _read(path, digest)
+  multihost_utils.sync_global_devices('text was read')
+  if is_first():
+    path.unlink()
+  return data.decode()
+
+
+def share_variants(
+    made: tuple[list[types.Task], synthesis.Report] | None, folder: pathlib.Path
+) -> tuple[list[types.Task], synthesis.Report]:
+  """Process 0's variants and the report on them; see share_text."""
+  if jax.process_count() == 1:
+    return made
+  text = ''
+  if is_first():
+    tasks, report = made
+    text = json.dumps(
+        {'tasks': [t.to_json() for t in tasks], 'report': report.to_json()}
+    )
+  found = json.loads(share_text(text, folder))
+  tasks = [types.Task.from_json(task) for task in found['tasks']]
+  return tasks, synthesis.Report.from_json(found['report'])
+
+
+def _read(path: pathlib.Path, digest: bytes) -> bytes:
+  deadline = time.monotonic() + _VISIBLE_S
+  while time.monotonic() < deadline:
+    if path.exists():
+      data = path.read_bytes()
+      if hashlib.sha256(data).digest() == digest:
+        return data
+    time.sleep(0.05)
+  raise errors.UserError(
+      f'Process {jax.process_index()} of {jax.process_count()} does not see '
+      f'{path}, which process 0 wrote; put --workdir on a file system that all '
+      'processes share.'
+  )
+
+
+def gather_trajectories(
+    own: Sequence[types.Trajectory],
+    tasks: Sequence[types.Task],
+    per_task: int,
+    capacity: int,
+) -> list[types.Trajectory]:
+  """The trajectories of all processes.
+
+  Args:
+    own: those of this process, of the tasks of its `share`, task by task.
+    tasks: all tasks that are played, the same in every process.
+    per_task: trajectories of each.
+    capacity: most tokens of a row.
+
+  Returns:
+    len(tasks) * per_task trajectories, task by task. Those of other processes
+    have neither events nor reasons: text does not cross.
+  """
+  if jax.process_count() == 1 or not tasks:
+    return list(own)
+  rows = share(len(tasks), 0).stop * per_task
+  tokens = np.zeros((rows, capacity), np.int32)
+  logprobs = np.zeros((rows, capacity), np.float32)
+  mask = np.zeros((rows, capacity), bool)
+  numbers = np.zeros((rows, len(_NUMBERS) + 4), np.int32)
+  for i, t in enumerate(own):
+    size = len(t.tokens)
+    tokens[i, :size], mask[i, :size] = t.tokens, t.loss_mask
+    logprobs[i, :size] = t.logprobs
+    numbers[i] = size, *_verdicts(t), *(getattr(t, n) for n in _NUMBERS)
+  arrays = multihost_utils.process_allgather((tokens, mask, logprobs, numbers))
+  found = []
+  for process in range(jax.process_count()):
+    played = tasks[share(len(tasks), process)]
+    if process == jax.process_index():
+      found += own
+      continue
+    found += [
+        _trajectory(played[i // per_task], *(a[process, i] for a in arrays))
+        for i in range(len(played) * per_task)
+    ]
+  return found
+
+
+_NUMBERS = (
+    'sample', 'status', 'policy_version', 'num_rounds', 'num_calls',
+    'num_tool_errors', 'num_parse_errors',
+)
+_VERDICTS = ('score', 'state_ok', 'response_ok')
+
+
+def _verdicts(trajectory: types.Trajectory) -> list[int]:
+  """Of each verdict a number whose bit k is that of turn k."""
+  scores = trajectory.turn_scores
+  if len(scores) > _MAX_TURNS:
+    raise ValueError(
+        f'{trajectory.task_id} has {len(scores)} turns; at most {_MAX_TURNS} '
+        'cross between processes.'
+    )
+  return [
+      sum(int(getattr(score, name)) << k for k, score in enumerate(scores))
+      for name in _VERDICTS
+  ]
+
+
+def _trajectory(task: types.Task, tokens, mask, logprobs, numbers):
+  """The inverse of what gather_trajectories fills in."""
+  size, *rest = map(int, numbers)
+  verdicts, fields = rest[:3], dict(zip(_NUMBERS, rest[3:], strict=True))
+  fields['status'] = types.Status(fields['status'])
+  bits = ([bool(v >> k & 1) for v in verdicts] for k in range(len(task.turns)))
+  return types.Trajectory(
+      task_id=task.task_id,
+      tokens=tokens[:size].copy(),
+      loss_mask=mask[:size].copy(),
+      logprobs=logprobs[:size].copy(),
+      turn_scores=tuple(
+          types.TurnScore(state_ok, response_ok, '' if right else _ELSEWHERE)
+          for right, state_ok, response_ok in bits
+      ),
+      **fields,
+  )
 
 
 @jax.jit

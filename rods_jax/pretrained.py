@@ -6,6 +6,7 @@ writes the folder's shape into the config before anything reads it, so that the
 mesh is checked against it and the run's config.json holds it.
 """
 
+from collections.abc import Iterable
 import dataclasses
 import json
 import pathlib
@@ -29,14 +30,17 @@ _FILES = ('tokenizer.json', 'model.safetensors', 'model.safetensors.index.json')
 def folder(config: ml_collections.ConfigDict) -> pathlib.Path | None:
   """The Hugging Face folder that the run starts from, or None."""
   source = config.model.init_from
+  return pathlib.Path(source) if is_huggingface(source) else None
+
+
+def is_huggingface(source: str) -> bool:
+  """Whether a value of config.model.init_from is a Hugging Face folder.
+
+  A run's folder has a config.json too, but one without architectures.
+  """
   if source in ('embedded', 'random') or source.endswith('.safetensors'):
-    return None
+    return False
   path = pathlib.Path(source)
-  return path if _is_huggingface(path) else None
-
-
-def _is_huggingface(path: pathlib.Path) -> bool:
-  """A run's folder has a config.json too, but one without architectures."""
   if any((path / name).is_file() for name in _FILES):
     return True
   try:
@@ -44,6 +48,31 @@ def _is_huggingface(path: pathlib.Path) -> bool:
   except (OSError, ValueError):
     return False
   return isinstance(raw, dict) and 'architectures' in raw
+
+
+def check_given(
+    config: ml_collections.ConfigDict, given: Iterable[str]
+) -> None:
+  """Refuses a shape, given by hand, that the folder does not have.
+
+  Args:
+    config: the run's.
+    given: paths of the fields that the command line sets.
+
+  Raises:
+    UserError: names the field, and what the folder says.
+  """
+  path = folder(config)
+  if path is None:
+    return
+  shape = huggingface_config.model_config(path)
+  for name in SHAPE:
+    value, found = config.model[name], getattr(shape, name)
+    if f'model.{name}' in given and value != found:
+      raise errors.UserError(
+          f'config.model.{name} is {value!r}, but {path} decides it: '
+          f'{found!r}. Leave it out.'
+      )
 
 
 def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:

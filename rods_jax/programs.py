@@ -3,6 +3,9 @@
 One extend per piece length, one decode, one copy (device/generate.py and
 cache.py), and the conversion of the policy's parameters into the form that they
 read. Shapes and shardings are fixed here alone, so each is compiled once.
+
+Where a run has several processes, each has programs of its own, over its own
+devices: it plays by itself. Only the parameters come from all of them.
 """
 
 import dataclasses
@@ -70,33 +73,36 @@ class Programs:
       graphdef: of model.create.
       mesh: of sharding.make_mesh.
       config: shape of the decoder.
-      sizes: of the slots.
+      sizes: of this process's slots.
       end_id: token that ends a message, or all that do.
       pad_id: fills unused places.
     """
-    self._config, self._mesh, self._sizes = config, mesh, sizes
+    self._config, self._sizes = config, sizes
+    self._mesh = sharding.local_mesh(mesh)
     self.num_traces = 0
     if config.scan_layers:
       apart = dataclasses.replace(config, scan_layers=False)
       graphdef = model.definition(apart)
     shapes = jax.eval_shape(self._converted, jax.random.key(0))
     # Not cut along 'embed': a decode step would gather them at every token.
-    self._params = sharding.param_shardings(shapes, mesh, gathered=True)
+    self._params = sharding.param_shardings(shapes, self._mesh, gathered=True)
     self._cache = sharding.named(
         ('batch', 'kv_heads', None, None),
-        (sizes.num_slots, config.num_kv_heads, 1, 1), mesh,
+        (sizes.num_slots, config.num_kv_heads, 1, 1), self._mesh,
     )
     params, cache = self._params, self._cache
-    everywhere = sharding.replicated(mesh)
+    everywhere = sharding.replicated(self._mesh)
+    self._everywhere = sharding.param_shardings(shapes, mesh, gathered=True)
     self._convert = jax.jit(
-        functools.partial(model.for_rollouts, config), out_shardings=params
+        functools.partial(model.for_rollouts, config),
+        out_shardings=self._everywhere,
     )
     extend = functools.partial(
         generate.extend, graphdef, block_rows=sizes.extend_rows
     )
     decode = functools.partial(
         generate.decode, graphdef, max_new=sizes.max_new, end_id=end_id,
-        pad_id=pad_id, apart=mesh.size > 1 or _is_tpu(mesh),
+        pad_id=pad_id, apart=self._mesh.size > 1 or _is_tpu(mesh),
     )
     self.extend = self._jit(extend, (params, cache, everywhere), cache)
     self.decode = self._jit(
@@ -128,9 +134,11 @@ class Programs:
   def place(self, params: Any) -> Any:
     """Parameters of model.create in the form and layout of the programs."""
     c = self._config
-    if c.dtype == 'float32' and not c.scan_layers:
-      return jax.device_put(params, self._params)  # copies only if need be
-    return self._convert(params)
+    if c.dtype == 'float32' and not c.scan_layers:  # copies only if need be
+      params = jax.device_put(params, self._everywhere)
+    else:
+      params = self._convert(params)
+    return sharding.localize(params, self._params)
 
   def empty_cache(self) -> cache_lib.Cache:
     """Zeros, not leftovers: NaN of a broken policy would outlive its mask."""

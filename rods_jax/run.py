@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 from typing import Any, Callable
 
@@ -15,6 +16,7 @@ from rods_jax import checkpoint
 from rods_jax import errors
 from rods_jax import exchange as exchange_lib
 from rods_jax import metrics as metrics_lib
+from rods_jax import settings
 from rods_jax import weights
 from rods_jax import workdir as workdir_lib
 from rods_jax.device import lora
@@ -87,9 +89,10 @@ class Run:
 
   def _open(self) -> None:
     """Logs and other processes."""
-    with workdir_lib.writable(self.workdir):
-      self._open_logs()
-      self.restart_synthesis()
+    if exchange_lib.is_first():  # the only process that writes
+      with workdir_lib.writable(self.workdir):
+        self._open_logs()
+        self.restart_synthesis()
     self.environments = build.build_environments(self.config)
     self._cleanup.callback(self.environments.close)
     self.submit_pending()
@@ -112,7 +115,7 @@ class Run:
 
   def submit_pending(self) -> None:
     """Starts the synthesis of the pending request, if there is one."""
-    if self.pending is not None:
+    if self.pending is not None and self.synthesis is not None:
       with workdir_lib.writable(self.workdir):
         self.synthesis.submit(self.pending)
 
@@ -121,8 +124,10 @@ class Run:
     optimizer = make_optimizer(config)
     params = weights.initial_params(config, policy)
     self.ref_params = None
+    self._base_digest = None  # checkpoints hold adapters alone
     if policy.config.lora_rank:
       self.ref_params, params = params, weights.initial_adapters(config, policy)
+      self._base_digest = weights.digest(self.ref_params)
     elif config.grpo.kl_coef > 0:  # a copy, since the update donates params
       self.ref_params = jax.tree.map(lambda x: x.copy(), params)
     self.state = update.init_state(
@@ -161,7 +166,7 @@ class Run:
     self.state = restored.arrays
     document = restored.document
     if self.policy.config.lora_rank:
-      check_base(self.config, self.ref_params, document)
+      check_base(self.config, self._base_digest, document)
     self.position = Position(**document['position'])
     self._saved_step = self.position.step
     self.pool = replay.Pool.from_state(
@@ -177,16 +182,16 @@ class Run:
     """
     if self.position.step == self._saved_step:
       return
-    with workdir_lib.writable(self.workdir):
-      self.pool.log.write(self.workdir / 'pool.jsonl')
+    if exchange_lib.is_first():
+      with workdir_lib.writable(self.workdir):
+        self.pool.log.write(self.workdir / 'pool.jsonl')
     pending = None if self.pending is None else self.pending.to_json()
     document = {
         'position': dataclasses.asdict(self.position),
         'pool': self.pool.state_dict(),
         'pending': pending,
+        'base': self._base_digest,
     }
-    if self.policy.config.lora_rank:  # checkpoints hold adapters alone
-      document['base'] = weights.digest(self.ref_params)
     with errors.as_user_error(checkpoint.CheckpointError):
       self.saver.save(self.position.step, self.state, document)
     self._saved_step = self.position.step
@@ -197,6 +202,33 @@ class Run:
   def __exit__(self, *exc_info) -> None:
     with workdir_lib.writable(self.workdir):
       self._cleanup.close()
+
+
+def begin(
+    config: ml_collections.ConfigDict,
+    workdir: pathlib.Path,
+    may_differ: str = '',
+) -> None:
+  """Checks the folder, and that all processes have one configuration.
+
+  Raises:
+    UserError: another run's folder, or one that this process cannot use; or
+      process 0 was started with another configuration.
+  """
+  if exchange_lib.is_first():
+    workdir_lib.check(workdir, config, may_differ)
+  text = json.dumps(config.to_dict(), sort_keys=True)
+  first = exchange_lib.share_text(text, workdir / 'exchange')
+  if first == text:
+    return
+  wanted, found = (settings.fields(ml_collections.ConfigDict(json.loads(t)))
+                   for t in (first, text))
+  name = min(n for n in wanted | found if wanted.get(n) != found.get(n))
+  raise errors.UserError(
+      f'config.{name} is {found.get(name)!r} in process '
+      f'{jax.process_index()} and {wanted.get(name)!r} in process 0; start all '
+      'with the same flags.'
+  )
 
 
 def make_optimizer(
@@ -257,10 +289,10 @@ def make_base_graphdef(config: model.ModelConfig) -> nnx.GraphDef | None:
 
 
 def check_base(
-    config: ml_collections.ConfigDict, base: Any, document: dict[str, Any]
+    config: ml_collections.ConfigDict, digest: str, document: dict[str, Any]
 ) -> None:
   """Raises UserError where a checkpoint's adapters belong to another base."""
-  if document['base'] != weights.digest(base):
+  if document['base'] != digest:
     raise errors.UserError(
         f'config.model.init_from, {config.model.init_from}, holds other '
         'parameters than when this run started; its adapters belong to '
@@ -280,6 +312,7 @@ def latest_params(
     step, found = checkpoint.latest_step(folder) or 0, None
     if step:
       found = checkpoint.load(folder, weights.abstract_trained(policy))
+      step = found.step  # an older one, where the newest can't be read
   if found is not None and not adapted:
     return step, found.arrays['params']
   initial = weights.initial_params(config, policy)
@@ -287,5 +320,5 @@ def latest_params(
     return step, initial
   if found is None:
     return step, lora.join(weights.initial_adapters(config, policy), initial)
-  check_base(config, initial, found.document)
+  check_base(config, weights.digest(initial), found.document)
   return step, lora.join(found.arrays['params'], initial)

@@ -9,9 +9,12 @@ from typing import Any, Sequence
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
 
 from rods_jax.device import axes as axes_lib
 from rods_jax.device import model
+from rods_jax.device import update
+from rods_jax.device import update
 
 MESH_AXES, RULES = axes_lib.MESH_AXES, axes_lib.RULES
 
@@ -111,6 +114,82 @@ def named(
 def replicated(mesh: Mesh) -> NamedSharding:
   """The whole array on every device."""
   return NamedSharding(mesh, PartitionSpec())
+
+
+def local_mesh(mesh: Mesh) -> Mesh:
+  """The part of the mesh whose devices are this process's; all in one process.
+
+  What a process plays by itself is computed there: its rows, and parameters
+  that are whole along 'data' and 'fsdp'.
+
+  Raises:
+    ValueError: 'tensor' reaches over several processes.
+  """
+  if jax.process_count() == 1:
+    return mesh
+  index = jax.process_index()
+  mine = np.vectorize(lambda d: d.process_index == index)(mesh.devices)
+  if (mine.any(axis=-1) != mine.all(axis=-1)).any():
+    raise ValueError(
+        f'config.mesh.tensor is {mesh.shape["tensor"]}, which the '
+        f'{mine.sum()} device(s) of each process do not hold; a row is played '
+        'within one process.'
+    )
+  devices = mesh.devices[mine].reshape(-1, 1, mesh.shape['tensor'])
+  kinds = (AxisType.Auto,) * len(MESH_AXES)
+  return Mesh(devices, MESH_AXES, axis_types=kinds)
+
+
+def localize(tree: Any, shardings: Any) -> Any:
+  """Arrays of the whole mesh, as they lie in this process; nothing is copied.
+
+  Args:
+    tree: arrays of which each process holds all.
+    shardings: on its local_mesh.
+  """
+  if jax.process_count() == 1:
+    return tree
+  return jax.tree.map(
+      lambda x, s: jax.make_array_from_single_device_arrays(
+          x.shape, s, [shard.data for shard in x.addressable_shards]
+      ),
+      tree, shardings,
+  )
+
+
+def put(tree: Any, shardings: Any) -> Any:
+  """device_put of arrays that every process has, the same in each.
+
+  Args:
+    tree: numpy or jax arrays.
+    shardings: a tree of the same structure, or a prefix of it.
+  """
+  if jax.process_count() == 1:
+    return jax.device_put(tree, shardings)
+
+  def place(sharding, part):
+    return jax.tree.map(
+        lambda x: jax.make_array_from_callback(
+            x.shape, sharding, np.asarray(x).__getitem__
+        ),
+        part,
+    )
+
+  return jax.tree.map(place, shardings, tree)
+
+
+def put_batch(batch: Any, mesh: Mesh) -> Any:
+  """A Batch on the host, as the update wants it; as it is in one process."""
+  if jax.process_count() == 1:
+    return batch  # jit places it
+  return put(batch, update.batch_shardings(mesh))
+
+
+def put_batch(batch: Any, mesh: Mesh) -> Any:
+  """A Batch on the host, as the update wants it; as it is in one process."""
+  if jax.process_count() == 1:
+    return batch  # jit places it
+  return put(batch, update.batch_shardings(mesh))
 
 
 def param_shardings(params: Any, mesh: Mesh, gathered: bool = False) -> Any:

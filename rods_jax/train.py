@@ -14,8 +14,13 @@ One epoch:
 
 A signal stops the run after a batch, with a checkpoint; the same command goes
 on from there and gives the numbers of a run that never stopped.
+
+With several processes (processes.py) each runs this loop and keeps the same
+pool. Each plays its share of the groups in its own environments, and process 0
+alone synthesizes and writes.
 """
 
+import io
 import logging
 import pathlib
 from typing import Any
@@ -26,12 +31,14 @@ import numpy as np
 
 from rods_jax import errors
 from rods_jax import evaluate
+from rods_jax import exchange
 from rods_jax import pretrained
 from rods_jax import records
 from rods_jax import report
 from rods_jax import rng
 from rods_jax import run as run_lib
 from rods_jax import settings
+from rods_jax import sharding
 from rods_jax import stop as stop_lib
 from rods_jax import terminal
 from rods_jax import types
@@ -51,22 +58,26 @@ def train(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   """Runs or continues a training run; returns the exit status."""
   settings.check_training(config)
   config = pretrained.resolve(config)
-  workdir_lib.check(workdir, config)
+  run_lib.begin(config, workdir)
   with stop_lib.StopRequest() as stop, run_lib.Run(config, workdir) as run:
-    workdir_lib.prepare(workdir, config)  # a failed start claims no folder
-    if run.complete:
+    if exchange.is_first():  # a failed start claims no folder
+      workdir_lib.prepare(workdir, config)
+    if run.complete and exchange.is_first():
       print(
           f'{workdir} holds a complete run of {run.position.epoch} epochs; '
           'a larger --config.train.num_epochs continues it.'
       )
     complete = run.complete or loop(run, stop)
+    signal = exchange.largest(stop.signal or 0)
+  if not exchange.is_first():
+    return 0 if complete else 128 + signal
   with workdir_lib.writable(workdir):
     report.write_report(workdir)
   if not complete:
     print(
         f'Stopped at step {run.position.step}; the same command continues.'
     )
-    return 128 + stop.signal
+    return 128 + signal
   print(terminal.summary_table(report.summary_rows(workdir)))
   print(f'Report: {workdir / "report.html"}')
   return 0
@@ -78,14 +89,13 @@ def loop(run: run_lib.Run, stop: stop_lib.StopRequest) -> bool:
   num_epochs = config.train.num_epochs
   run.timer.metrics()  # what came before is no step's time
   if not position.step and config.eval.before:
-    with workdir_lib.writable(run.workdir):
-      run.writer.write(0, evaluate_policy(run) | run.timer.metrics())
+    _write(run, 0, evaluate_policy(run) | run.timer.metrics())
   with _progress_bar(run) as bar:
     while position.epoch < num_epochs:
       ids = epoch_ids(run)
       batches = _batches(ids, config.rollout.groups_per_batch)
       for slots in batches[position.batch :]:
-        if stop.signal:
+        if exchange.largest(stop.signal or 0):  # of any process
           run.save()
           return False
         rows = train_batch(run, ids, slots)
@@ -97,7 +107,7 @@ def loop(run: run_lib.Run, stop: stop_lib.StopRequest) -> bool:
           if position.epoch == num_epochs:
             rows[-1] |= evaluate_policy(run)
         rows[-1] |= run.timer.metrics()
-        _write(run, rows, bar)
+        _log(run, rows, bar)
         if not position.batch:
           bar.end_epoch(position.epoch - 1)
           bar.expect(_total_steps(run))
@@ -118,12 +128,10 @@ def train_batch(
 ) -> list[Metrics]:
   """2. Plays the tasks ids[slots] and updates; metrics of each step."""
   with run.timer.phase('rollout'):
-    result = play(run, ids[slots])
-    run.timer.add('host', result.host_s)
+    trajectories = play(run, ids[slots])
   size = run.config.rollout.group_size
   groups = [
-      result.trajectories[i : i + size]
-      for i in range(0, len(result.trajectories), size)
+      trajectories[i : i + size] for i in range(0, len(trajectories), size)
   ]
   with run.timer.phase('host'):
     _keep_trajectories(run, run.pool.task(int(ids[slots[0]])), groups[0])
@@ -142,14 +150,15 @@ def train_batch(
   return rows
 
 
-def play(run: run_lib.Run, ids: np.ndarray) -> rollout.Result:
+def play(run: run_lib.Run, ids: np.ndarray) -> list[types.Trajectory]:
   """group_size trajectories of each task, group by group."""
   r, position = run.config.rollout, run.position
   key = rng.device(run.config.rng_seed, 'sample', position.step)
   run.engine.reset(run.params, key, temperature=r.temperature)
+  tasks = [run.pool.task(int(i)) for i in ids]
   jobs = [
-      rollout.Job(run.pool.task(int(i)), sample, k * r.group_size + sample)
-      for k, i in enumerate(ids)
+      rollout.Job(tasks[k], sample, k * r.group_size + sample)
+      for k in range(len(tasks))[exchange.share(len(tasks))]
       for sample in range(r.group_size)
   ]
   result = rollout.rollout(
@@ -161,7 +170,10 @@ def play(run: run_lib.Run, ids: np.ndarray) -> rollout.Result:
       environments=run.environments,
   )
   run.engine.release()
-  return result
+  run.timer.add('host', result.host_s)
+  return exchange.gather_trajectories(
+      result.trajectories, tasks, r.group_size, run.engine.capacity
+  )
 
 
 def update_policy(
@@ -182,7 +194,8 @@ def update_policy(
         pad_id=run.policy.tokenizer.pad_id,
     )
   with run.timer.phase('update'):
-    run.state, metrics = run.update_fn(run.state, run.ref_params, batch)
+    placed = sharding.put_batch(batch, run.policy.mesh)
+    run.state, metrics = run.update_fn(run.state, run.ref_params, placed)
     metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
   # Flat groups, masked rows and rows without a sampled token are not in it.
   metrics['train/rows'] = packing.num_rows(batch.packed)
@@ -199,6 +212,8 @@ def update_policy(
 def _dump(run: run_lib.Run, batch: Any) -> pathlib.Path:
   """Writes the arrays of a batch, by name."""
   path = run.workdir / 'nonfinite_batch.npz'
+  if run.writer is None:
+    return path
   named = zip(weights.names(batch), jax.tree.leaves(batch), strict=True)
   with workdir_lib.writable(run.workdir):
     np.savez(path, **dict(named))
@@ -240,6 +255,18 @@ def _collect(run: run_lib.Run) -> tuple[list[types.Task], Metrics]:
   if run.pending is None:
     return [], {}
   request, run.pending = run.pending, None
+  made, stages = exchange.share_variants(
+      _await_synthesis(run, request), run.workdir / 'exchange'
+  )
+  return made, stages.metrics()
+
+
+def _await_synthesis(
+    run: run_lib.Run, request: pipeline.Request
+) -> tuple[list[types.Task], Any] | None:
+  """What the background process made of a request; None without one."""
+  if run.synthesis is None:
+    return None
   collected = run.synthesis.collect(run.config.synthesis.timeout_s)
   if collected is None:
     logging.warning(
@@ -248,8 +275,7 @@ def _collect(run: run_lib.Run) -> tuple[list[types.Task], Metrics]:
     )
     run.restart_synthesis()
     collected = pipeline.run_request(request)
-  made, stages = collected
-  return made, stages.metrics()
+  return collected
 
 
 def _request(run: run_lib.Run, epoch: int) -> None:
@@ -292,7 +318,8 @@ def evaluate_policy(run: run_lib.Run) -> Metrics:
         run.engine,
         run.environments,
     )
-  evaluate.write(run.workdir, run.position.step, results)
+  if exchange.is_first():
+    evaluate.write(run.workdir, run.position.step, results)
   return evaluate.metrics(results)
 
 
@@ -311,13 +338,18 @@ def _checkpoint_is_due(run: run_lib.Run) -> bool:
   )
 
 
-def _write(
+def _write(run: run_lib.Run, step: int, row: Metrics) -> None:
+  if run.writer is not None:
+    with workdir_lib.writable(run.workdir):
+      run.writer.write(step, row)
+
+
+def _log(
     run: run_lib.Run, rows: list[Metrics], bar: terminal.ProgressBar
 ) -> None:
   first = run.position.step - len(rows) + 1
   for step, row in enumerate(rows, first):
-    with workdir_lib.writable(run.workdir):
-      run.writer.write(step, row)
+    _write(run, step, row)
     bar.update(step, int(row['train/epoch']), row['reward/mean'])
 
 
@@ -326,6 +358,7 @@ def _progress_bar(run: run_lib.Run) -> terminal.ProgressBar:
       _total_steps(run),
       run.config.train.num_epochs,
       initial_step=run.position.step,
+      stream=None if exchange.is_first() else io.StringIO(),
   )
 
 
@@ -343,9 +376,11 @@ def _keep_trajectories(
 ) -> None:
   """Logs the first group of each batch, for reading."""
   position = run.position
+  position.trajectories += len(group)
+  if run.writer is None:
+    return
   lines = records.group_records(
       position.step, position.epoch, task, group, run.policy.tokenizer.decode
   )
   with workdir_lib.writable(run.workdir):
     run.writer.append_jsonl('trajectories', lines)
-  position.trajectories += len(lines)

@@ -18,7 +18,9 @@ import ml_collections
 import numpy as np
 
 from rods_jax import build
+from rods_jax import errors
 from rods_jax import evaluate
+from rods_jax import pretrained
 from rods_jax import rng
 from rods_jax import terminal
 from rods_jax import types
@@ -36,6 +38,11 @@ from rods_jax.metrics import MetricsWriter
 
 def warm_start(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   """Runs all four stages; returns the exit status."""
+  if folder := pretrained.folder(config):
+    raise errors.UserError(
+        f'config.model.init_from is the Hugging Face folder {folder}; a warm '
+        "start makes a policy with a tokenizer of its own, so use 'random'."
+    )
   output = pathlib.Path(config.warm_start.output)
   with workdir_lib.writable(output):
     output.mkdir(parents=True, exist_ok=True)

@@ -140,19 +140,20 @@ def initial_adapters(
   return jax.jit(make, out_shardings=places)(key)
 
 
+@jax.jit
+def _sum_of_bits(x: jax.Array) -> jax.Array:
+  """uint32 [], in which each bit counts by its place."""
+  bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+  place = jnp.zeros(x.shape, jnp.uint32)
+  for axis in range(x.ndim):
+    index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    place = place * jnp.uint32(1_000_003) + index
+  return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
+
+
 def digest(params: Any) -> str:
   """Of the bits of all parameters; the same however they are laid out."""
-
-  @jax.jit
-  def total(x):
-    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
-    place = jnp.zeros(x.shape, jnp.uint32)
-    for axis in range(x.ndim):
-      index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-      place = place * jnp.uint32(1_000_003) + index
-    return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
-
-  totals = jax.device_get(jax.tree.map(total, params))
+  totals = jax.device_get(jax.tree.map(_sum_of_bits, params))
   entries = zip(names(params), map(int, jax.tree.leaves(totals)), strict=True)
   return hashlib.sha256(json.dumps(list(entries)).encode()).hexdigest()
 
@@ -165,7 +166,14 @@ def _check_run(path: pathlib.Path, config: ml_collections.ConfigDict) -> None:
     except (OSError, ValueError, KeyError, TypeError):
       continue
     stacked = bool(saved.get('scan_layers'))
-    if saved.get('lora_rank'):
+    source = saved.get('init_from')
+    if isinstance(source, str) and pretrained.is_huggingface(source):
+      problem = (
+          f'began from the Hugging Face folder {source}, whose tokenizer and '
+          'chat format its checkpoints do not hold; export its policy '
+          '(rods_jax/huggingface.py) and start from the new folder'
+      )
+    elif saved.get('lora_rank'):
       problem = 'trained adapters; its checkpoints hold no whole policy'
     elif stacked != config.model.scan_layers:
       problem = f'has scan_layers={stacked}; set --config.model.scan_layers too'
@@ -204,6 +212,4 @@ def initial_params(
       path /= 'checkpoints'
     with errors.as_user_error(checkpoint.CheckpointError):
       return checkpoint.load_params(path, abstract)
-  return jax.tree.map(
-      lambda x, a: jax.device_put(x, a.sharding), params, abstract
-  )
+  return sharding.put(params, jax.tree.map(lambda a: a.sharding, abstract))

@@ -20,6 +20,13 @@ jax.config.update(
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 
 
+def pytest_addoption(parser):
+  parser.addoption(
+      '--all-meshes', action='store_true',
+      help='test_meshes.py: all 20 meshes, not each axis and all together.',
+  )
+
+
 @pytest.fixture(scope='session')
 def small_config() -> model.ModelConfig:
   """Two layers, four heads on two kv heads, 96 tokens, all of the paths."""

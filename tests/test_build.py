@@ -138,3 +138,13 @@ def test_a_count_that_the_mesh_cannot_split_is_one_line(
   )
   with pytest.raises(errors.UserError, match=named):
     build.build_mesh(config_with(**fields))
+
+
+def test_a_vocabulary_that_the_mesh_cannot_cut_is_one_line(monkeypatch):
+  """It ended in a traceback when the parameters were placed."""
+  size = build.build_policy(config_with()).config.vocab_size
+  mesh = types.SimpleNamespace(shape={'tensor': size - 1})
+  monkeypatch.setattr(build, 'build_mesh', lambda config: mesh)
+  wanted = f'vocabulary of {size} tokens cannot be cut in {size - 1}; choose'
+  with pytest.raises(errors.UserError, match=wanted):
+    build.build_policy(config_with())

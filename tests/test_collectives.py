@@ -1,26 +1,31 @@
-"""What all-gathers deliver in rollouts, read off programs for 8 devices.
+"""What all-gathers deliver, read off the programs compiled for 8 devices.
 
 The mesh is data=1 fsdp=4 tensor=2. The sizes of the model are chosen so that
 the number of elements tells which array was gathered.
 """
 
+import dataclasses
 import json
 import math
 import os
 import subprocess
 import sys
 
+import jax
+import optax
 import pytest
 
 from experiments import hlo_costs
 from rods_jax import programs
 from rods_jax import sharding
 from rods_jax.device import model
+from rods_jax.device import update
+from tests import test_update
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FSDP, TENSOR = 4, 2
 V, D, H, K, P, F = 352, 48, 6, 2, 10, 104
-SLOTS = 8
+SLOTS, ROWS, CHUNK, LENGTH = 8, 4, 4, 24
 CONFIG = model.ModelConfig(
     vocab_size=V, d_model=D, num_layers=2, num_heads=H, num_kv_heads=K,
     head_dim=P, mlp_dim=F, scan_layers=True, remat='full',
@@ -47,7 +52,18 @@ def compile_all() -> dict[str, list[int]]:
       graphdef, mesh, CONFIG, programs.Sizes(SLOTS, (16, 40), 4, 8, 8),
       end_id=1, pad_id=0,
   )
-  return {name: gathered(low) for name, low in made.lower(8).items()}
+  found = {name: gathered(low) for name, low in made.lower(8).items()}
+  params = model.create(CONFIG, jax.random.key(0))[1]
+  params = jax.device_put(params, sharding.param_shardings(params, mesh))
+  state = update.init_state(params, optax.sgd(1.0), 5, mesh)
+  step = update.make_update_fn(
+      graphdef, optax.sgd(1.0),
+      dataclasses.replace(test_update.CONFIG, kl_coef=0.1), chunk=CHUNK,
+      state_shardings=jax.tree.map(lambda x: x.sharding, state), mesh=mesh,
+  )
+  batch = test_update.packed(buckets=(LENGTH,), microbatch_rows=ROWS)
+  found['update'] = gathered(step.lower(state, params, batch))
+  return found
 
 
 @pytest.fixture(scope='module')
@@ -67,7 +83,8 @@ def found():
 
 
 # Parts of the matrices that a device keeps when they are whole along fsdp.
-PARTS = {D * H * P // TENSOR, D * F // TENSOR, V * D // TENSOR}
+LAYER_PARTS = {D * H * P // TENSOR, D * F // TENSOR}
+PARTS = LAYER_PARTS | {V * D // TENSOR}
 SEGMENT = SLOTS * K * P * 16  # of the cache, the smaller one
 
 
@@ -77,7 +94,7 @@ def test_decode_gathers_no_weight_and_no_cache(found):
   A draw needs the latter; a segment of its rows alone would have 640 elements.
   """
   assert SEGMENT // FSDP == 640
-  assert found['decode'], 'a slice gathers something; was it looked for?'
+  assert found['decode'], 'it gathers something; was it looked for?'
   for size in found['decode']:
     assert size <= SLOTS * D or size == SLOTS // FSDP * V, found['decode']
 
@@ -85,5 +102,24 @@ def test_decode_gathers_no_weight_and_no_cache(found):
 def test_prefill_gathers_no_weight_and_no_cache(found):
   """Nothing beyond the activations of 4 pieces of 8 tokens."""
   assert 4 * 8 * D < SEGMENT and 4 * 8 * D not in PARTS
-  assert max(found['extend'], default=0) <= 4 * 8 * D
+  assert found['extend'], 'it gathers something; was it looked for?'
+  assert max(found['extend']) <= 4 * 8 * D
   assert not PARTS & set(found['extend'])
+
+
+def test_update_gathers_weights_along_fsdp_alone(found):
+  """No matrix whole, no two layers at once, and no logits over all of V.
+
+  The backward pass once gathered all heads of the output projection, 2,880
+  elements, for the gradient of what it multiplies, and exchanged that gradient
+  between devices after it.
+  """
+  sizes = set(found['update'])
+  assert PARTS <= sizes  # each layer's, when it is computed
+  whole = {TENSOR * part for part in PARTS}
+  assert 2880 in whole
+  layers = {2 * part for part in LAYER_PARTS | whole}
+  logits = {ROWS * CHUNK * V // n for n in (1, TENSOR, FSDP)}
+  assert not PARTS & (whole | layers | logits)
+  assert not sizes & (whole | layers | logits), sizes
+  assert max(sizes) == V * D // TENSOR

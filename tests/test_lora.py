@@ -160,7 +160,7 @@ def test_only_adapters_are_trained():
     step(state, None, test_update.packed())
 
 
-def test_stop_and_resume_leave_no_trace(tiny_policy, tmp_path):
+def test_stop_and_resume_leave_no_trace(tiny_policy, tmp_path, monkeypatch):
   """Checkpoints have adapters alone; the base comes from model.init_from.
 
   Another file there is noticed, by training and by evaluation.
@@ -172,7 +172,13 @@ def test_stop_and_resume_leave_no_trace(tiny_policy, tmp_path):
   config = tiny.run_config(
       source, model__lora_rank=2, train__num_epochs=2, grpo__learning_rate=0.01
   )
+  digests = []
+  digest = weights.digest
+  monkeypatch.setattr(
+      weights, 'digest', lambda x: digests.append(0) or digest(x)
+  )
   whole = tiny.sit(config, tmp_path / 'whole')
+  assert len(digests) == 1  # of the frozen base; once was at each checkpoint
   assert not tiny.sit(config, tmp_path / 'parts', stop_step=2).complete
   tiny.assert_same(whole, tiny.sit(config, tmp_path / 'parts'))
   names = [n for n in whole.arrays if n.startswith('params')]

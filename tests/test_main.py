@@ -1,5 +1,6 @@
 """The command line: dispatch, and one line for whatever is wrong with it."""
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -36,7 +37,9 @@ def command(monkeypatch, capsys):
     return status, captured.out, captured.err
 
   yield run
-  for name in ('config', 'workdir', 'mode'):
+  for name in (
+      'config', 'workdir', 'mode', 'coordinator', 'num_processes', 'process_id'
+  ):
     flags.FLAGS[name].unparse()
 
 
@@ -193,6 +196,52 @@ def test_a_config_that_returns_something_else(command, tmp_path):
   assert status == 1
   assert err == (
       f'Error: get_config of {path} must return a ConfigDict, not int.\n'
+  )
+
+
+def test_a_typed_shape_that_the_folder_does_not_have(command, calls, tmp_path):
+  """It was replaced by the folder's without a word."""
+  (tmp_path / 'config.json').write_text(json.dumps({
+      'architectures': ['Qwen3ForCausalLM'], 'vocab_size': 64,
+      'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4,
+      'num_key_value_heads': 2, 'head_dim': 8, 'intermediate_size': 48,
+      'rms_norm_eps': 1e-6, 'rope_theta': 1e6, 'tie_word_embeddings': True,
+  }))
+  (tmp_path / 'tokenizer.json').write_text('{}')
+  start = f'--config.model.init_from={tmp_path}'
+  status, _, err = command(RODS, start, '--config.model.d_model=64')
+  assert status == 1 and not calls
+  assert err == (
+      f'Error: config.model.d_model is 64, but {tmp_path} decides it: 32. '
+      'Leave it out.\n'
+  )
+  assert command(RODS, start) == (0, '', '') and len(calls) == 1
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (('--num_processes=2',),
+     '--num_processes and --process_id need --coordinator=host:port.'),
+    (('--coordinator=here', '--num_processes=2', '--process_id=0'),
+     "--coordinator is 'here'; it must be host:port of process 0, or 'auto'."),
+    (('--coordinator=h:1', '--num_processes=2'),
+     '--coordinator=h:1 needs --num_processes and --process_id.'),
+    (('--coordinator=h:1', '--num_processes=2', '--process_id=2'),
+     '--process_id is 2; it must be from 0 to below --num_processes, 2.'),
+    (('--coordinator=auto', '--process_id=0'),
+     '--coordinator=auto finds --num_processes and --process_id by itself.'),
+])
+def test_processes_that_make_no_sense(command, calls, arguments, message):
+  assert command(RODS, *arguments) == (1, '', f'Error: {message}\n')
+  assert not calls
+
+
+def test_a_warm_start_is_one_process(command, calls):
+  status, _, err = command(
+      '--config=configs/warm_start.py', '--coordinator=h:1'
+  )
+  assert status == 1 and not calls
+  assert err == (
+      'Error: A warm start runs in one process; leave --coordinator out.\n'
   )
 
 

@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -19,13 +22,16 @@ from rods_jax import huggingface_config
 from rods_jax import pretrained
 from rods_jax import settings
 from rods_jax import train
+from rods_jax import warm_start
 from rods_jax import weights
 from rods_jax import workdir as workdir_lib
 from rods_jax.host import bfcl
 from rods_jax.host import env
 from tests import chat_folders
+from tests import test_warm_start
 from tests import tiny
 
+_ROOT = pathlib.Path(__file__).parents[1]
 SIZE = 4000  # of the tokenizer
 
 
@@ -85,7 +91,7 @@ def finished(folder, tmp_path_factory):
         train, 'play', lambda *a: seen.append(play(*a)) or seen[-1]
     )
     assert train.train(config_from(folder), workdir) == 0
-  return workdir, [t for result in seen for t in result.trajectories]
+  return workdir, [t for trajectories in seen for t in trajectories]
 
 
 def test_a_run_trains_and_evaluates(folder, finished):
@@ -216,3 +222,63 @@ def test_the_small_policy_does_not_think():
     config.rollout.thinking = True
   with pytest.raises(errors.UserError, match='does not think'):
     build.build_policy(config)
+
+
+def test_a_run_that_began_from_a_folder_is_no_start_for_another(
+    folder, finished
+):
+  """Its checkpoints lack the tokenizer; the arrays failed to fit somewhere."""
+  config = config_from(finished[0])
+  policy = build.build_policy(config)
+  with pytest.raises(errors.UserError, match='began from the Hugging') as error:
+    weights.initial_params(config, policy)
+  text = str(error.value)
+  assert str(folder) in text and str(finished[0]) in text and '\n' not in text
+
+
+def test_a_warm_start_makes_its_own_tokenizer(folder, tmp_path):
+  """It once synthesized and learned a tokenizer first, and then failed."""
+  config = test_warm_start.get_config(tmp_path / 'assets')
+  with config.unlocked():
+    config.model.init_from = str(folder)
+  with pytest.raises(errors.UserError, match="so use 'random'"):
+    warm_start.warm_start(config, tmp_path / 'workdir')
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('fields, given, message', [
+    ({'model__num_heads': 8}, ['model.num_heads'],
+     r'config.model.num_heads is 8, but .* decides it: 4. Leave it out.'),
+    ({'model__num_heads': 8}, ['rollout.num_slots'], None),  # the config's
+    ({'model__num_heads': 4}, ['model.num_heads'], None),  # the same
+    ({'model__dtype': 'bfloat16'}, ['model.dtype'], None),  # not of the shape
+])
+def test_a_shape_given_by_hand_is_not_dropped(folder, fields, given, message):
+  config = config_from(folder, **fields)
+  if message is None:
+    pretrained.check_given(config, given)
+    return
+  with pytest.raises(errors.UserError, match=message):
+    pretrained.check_given(config, given)
+
+
+def test_the_compiled_programs_have_the_shape_of_the_folder(folder):
+  """The folder was dropped, and the config's own 8 heads compiled.
+
+  In a process of its own, because the module defines --config as main.py does.
+  """
+  code = (
+      'import sys, types, jax\n'
+      'from experiments import aot\n'
+      'from tests import test_pretrained\n'
+      'aot.topologies = types.SimpleNamespace(get_topology_desc=lambda *_: (\n'
+      '    types.SimpleNamespace(devices=jax.devices()[:1])))\n'
+      'config = test_pretrained.config_from(sys.argv[1], model__num_heads=8)\n'
+      'made = aot.make_setup(config, "v5e:4x4", 77).model\n'
+      'print(made.num_heads, made.vocab_size, made.dtype)\n'
+  )
+  run = subprocess.run(
+      [sys.executable, '-c', code, str(folder)], cwd=_ROOT,
+      capture_output=True, text=True, env=os.environ | {'JAX_PLATFORMS': 'cpu'},
+  )
+  assert run.stdout.split() == ['4', str(SIZE + 96), 'float32'], run.stderr

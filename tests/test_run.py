@@ -6,9 +6,11 @@ import logging
 import shutil
 import signal
 
+import jax
 import numpy as np
 import pytest
 
+from rods_jax import checkpoint
 from rods_jax import errors
 from rods_jax import file_digests
 from rods_jax import metrics
@@ -16,6 +18,7 @@ from rods_jax import run as run_lib
 from rods_jax import stop
 from rods_jax import train
 from rods_jax import types
+from rods_jax import weights
 from rods_jax import workdir as workdir_lib
 from rods_jax.host import env_pool
 from tests import tiny
@@ -319,3 +322,24 @@ def test_an_interrupt_ends_the_synthesis_process(
       train.loop(run, tiny.StopAt(run, None))
   assert child.poll() is not None
   assert not (tmp_path / 'checkpoints').exists()
+
+
+def test_the_step_is_that_of_the_parameters(tiny_half_run, tmp_path, caplog):
+  """An evaluation was filed under the newest step, with older parameters.
+
+  A checkpoint of other arrays is undamaged: only reading it shows that it is
+  none of this run's.
+  """
+  outcome, workdir = tiny_half_run
+  shutil.copytree(workdir / 'checkpoints', tmp_path / 'checkpoints')
+  wrong = outcome.position.step + 1
+  with checkpoint.Checkpointer(tmp_path / 'checkpoints', keep=9) as saver:
+    saver.save(wrong, {'params': {'foreign': np.ones(3, np.float32)}}, {})
+  assert checkpoint.latest_step(tmp_path / 'checkpoints') == wrong
+  config = tiny.get_config()
+  policy = run_lib.build.build_policy(config)
+  step, params = run_lib.latest_params(config, policy, tmp_path)
+  assert step == outcome.position.step
+  names = weights.names(params)
+  for name, value in zip(names, jax.tree.leaves(params), strict=True):
+    np.testing.assert_array_equal(value, outcome.arrays[f'params.{name}'])

@@ -1,0 +1,1 @@
+"""Benchmarks of the parts: python -m experiments.benchmarks.NAME."""

@@ -24,8 +24,8 @@ from rods_jax.device import long_attention
 
 SHORT = 2048
 _MASKED = -1e30  # finite, as in cache.py
-_MIN_BLOCK = 128
-_MAX_BLOCKS = 4  # more would cost more compile time than they save
+MIN_BLOCK = 128
+MAX_BLOCKS = 4  # more would cost more compile time than they save
 
 
 def linear(
@@ -61,7 +61,7 @@ def causal_attention(
   if t > SHORT:
     return long_attention.attention(q, k, v)
   kv = k.shape[2]
-  block = max(_MIN_BLOCK, -(-t // _MAX_BLOCKS))
+  block = max(MIN_BLOCK, -(-t // MAX_BLOCKS))
   k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
   grouped = (q * p**-0.5).reshape(b, t, kv, h // kv, p).transpose(0, 2, 3, 1, 4)
   outputs = []

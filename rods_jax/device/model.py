@@ -102,7 +102,10 @@ class Attention(nnx.Module):
 
   def output(self, x: Float[Array, 'B T H P']) -> Float[Array, 'B T D']:
     weight = _weight(self.o, x.dtype).reshape(-1, self.config.d_model)
-    return lora.linear(self, 'o', x.reshape(*x.shape[:2], -1), weight)
+    x = x.reshape(*x.shape[:2], -1)
+    # Said for its gradient: else XLA gathers all heads of the matrix for that.
+    x = axes.constrain(x, 'batch', None, 'heads')
+    return lora.linear(self, 'o', x, weight)
 
 
 class Mlp(nnx.Module):
