@@ -6,10 +6,17 @@ The seeds are the training tasks, one after the other and again from the first;
 held-out scenarios are no seeds. Task number i comes from a random stream of its
 own, so the same command gives the same corpus. With --out the tasks are written
 to DIR/tasks.jsonl, a line each and at once, the numbers to DIR/report.json.
+
+With --language=openai a language model plans, words and judges: name its server
+with --base_url and --model, and its key, if it has one, in the environment
+variable OPENAI_API_KEY. All fields of synthesis.llm in configs/rods.py are flags
+here. Answers are kept in the folder --cache: the same command, run again, makes
+the same corpus, asks for nothing and costs nothing.
 """
 
 import argparse
 import collections
+import functools
 import hashlib
 import json
 import pathlib
@@ -20,31 +27,22 @@ from typing import Any, Iterator
 
 import networkx as nx
 
+from configs import rods
+from rods_jax import errors
 from rods_jax import rng as rng_lib
+from rods_jax import settings
 from rods_jax import terminal
 from rods_jax.host import bfcl
 from rods_jax.host.synthesis import pipeline, profile, quality, trace
-from rods_jax.host.synthesis.compose import stages
+from rods_jax.host.synthesis.compose import batch, stages
+from rods_jax.host.synthesis.llm import client
+from rods_jax.host.synthesis.llm.records import LlmConfig
 from rods_jax.host.synthesis.records import Report
 from rods_jax.types import CATEGORIES, Task
 
 NUM_TRAIN_SCENARIOS = 100
 SPLIT_SEED = 0
 ATTEMPTS = 3
-
-
-class Novelty:
-  """What is known: content, the user's words, and the calls, as hashes."""
-
-  def __init__(self):
-    self._seen: set[bytes] = set()
-
-  def accepts(self, task: Task) -> bool:
-    """Whether it is for training and like no other one."""
-    return not pipeline.is_heldout(task) and self._seen.isdisjoint(keys(task))
-
-  def add(self, task: Task) -> None:
-    self._seen.update(keys(task))
 
 
 def keys(task: Task) -> tuple[bytes, ...]:
@@ -69,19 +67,28 @@ def seeds() -> list[Task]:
 
 
 def corpus(
-    chosen: list[Task], n: int, rng_seed: int, report: Report
+    chosen: list[Task],
+    n: int,
+    rng_seed: int,
+    report: Report,
+    llm: LlmConfig | None = None,
 ) -> Iterator[Task]:
   """Up to n tasks, each as soon as it is made; a seed may fail."""
-  known = Novelty()
-  for number in range(n):
-    rng = rng_lib.host(rng_seed, 'corpus', number)
-    seed = chosen[number % len(chosen)]
-    result = stages.compose(seed, rng, known.accepts, ATTEMPTS, report)
-    if isinstance(result, Task):
-      known.add(result)
-      yield result
-    else:
-      report.failed_seeds += 1
+  wanted = (
+      batch.Wanted(
+          chosen[number % len(chosen)],
+          functools.partial(rng_lib.host, rng_seed, 'corpus', number),
+      )
+      for number in range(n)
+  )
+  return batch.compose_all(
+      wanted,
+      lambda task: not pipeline.is_heldout(task),
+      keys,
+      ATTEMPTS,
+      report,
+      llm=llm,
+  )
 
 
 def structure(tasks: list[Task], chosen: list[Task]) -> dict[str, float]:
@@ -132,6 +139,7 @@ def summary(
       'reasons': dict(sorted(report.reasons.items(), key=lambda kv: -kv[1])),
       'peak memory, MB': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                          / 1024,
+      **({'language model': report.llm} if report.llm else {}),
   }  # pyformat: disable
 
 
@@ -151,8 +159,45 @@ def _written(tasks: Iterator[Task], folder: pathlib.Path) -> Iterator[Task]:
       yield task
 
 
+def llm_flags(parser: argparse.ArgumentParser) -> None:
+  """A flag for the language, and one for each field of synthesis.llm."""
+  parser.add_argument(
+      '--language', default='programmatic', help="or 'openai'"
+  )
+  group = parser.add_argument_group('the server of --language=openai')
+  for name, value in rods.get_config().synthesis.llm.items():
+    kind = _switch if isinstance(value, bool) else type(value)
+    group.add_argument(
+        f'--{name}', type=kind, default=value, help=f'default: {value!r}'
+    )
+
+
+def _switch(text: str) -> bool:
+  if text not in ('True', 'False'):
+    raise argparse.ArgumentTypeError(f'True or False, not {text!r}')
+  return text == 'True'
+
+
+def llm_of(args: argparse.Namespace) -> LlmConfig | None:
+  """The server that the flags name; None for programmatic synthesis.
+
+  Raises:
+    UserError: a flag is out of its range, or the package openai is missing.
+  """
+  config = rods.get_config()
+  synthesis = config.synthesis
+  synthesis.update(planner='compose', language=args.language)
+  synthesis.llm.update({name: getattr(args, name) for name in synthesis.llm})
+  settings.validate(config)
+  if synthesis.language == 'programmatic':
+    return None
+  client.require()
+  return LlmConfig(**synthesis.llm.to_dict())
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  llm_flags(parser)
   parser.add_argument('--n', type=int, default=1000, help='tasks to try')
   parser.add_argument('--rng_seed', type=int, default=0)
   parser.add_argument('--out', type=pathlib.Path, help='a new folder')
@@ -163,12 +208,16 @@ def main() -> None:
     parser.error(f'--n must be at least 1, not {args.n}.')
   if args.out and args.out.exists():
     parser.error(f'--out={args.out} exists; name a new folder.')
+  try:
+    llm = llm_of(args)
+  except errors.UserError as error:
+    parser.error(str(error))
   chosen = [s for s in seeds() if args.category in (None, s.category)]
   for seed in chosen:
     stages.brief_of(seed)  # Reading the seeds is no part of the rate.
   report = Report()
   start = time.process_time()
-  made = corpus(chosen, args.n, args.rng_seed, report)
+  made = corpus(chosen, args.n, args.rng_seed, report, llm)
   tasks = list(_written(made, args.out) if args.out else made)
   cpu = time.process_time() - start
   found = summary(tasks, chosen, args.n, report, cpu)

@@ -267,6 +267,10 @@ def _request(run: run_lib.Run, epoch: int) -> None:
       forbidden=run.pool.hashes(),
       max_profile_distance=run.config.synthesis.max_profile_distance,
       planner=run.config.synthesis.planner,
+      llm=(
+          run.config.synthesis.llm.to_dict()
+          if run.config.synthesis.language == 'openai' else None
+      ),
   )
   if epoch + 1 < run.config.train.num_epochs:
     run.submit_pending()

@@ -10,7 +10,8 @@ Stages, each of which yields its output or a Rejection:
 
 Everything is a function of the seed and a generator, so a request gives the
 same variants in any process. With the planner 'compose' the stages of
-compose/stages.py take the place of these.
+compose/stages.py take the place of these; those that deal in language may ask a
+language model, and what it answers is kept, so that the same holds.
 """
 
 import dataclasses
@@ -33,7 +34,8 @@ from rods_jax.host.synthesis import (
     profile,
     states,
 )
-from rods_jax.host.synthesis.compose import stages as compose
+from rods_jax.host.synthesis.compose import batch
+from rods_jax.host.synthesis.llm.records import LlmConfig
 from rods_jax.host.synthesis.reading import Reading
 from rods_jax.host.synthesis.records import STAGES, Rejection, Report
 from rods_jax.host.synthesis.substitute import Writer, complete_messages
@@ -69,6 +71,8 @@ class Request:
     max_profile_distance: from a variant to its seed, 0 to 1.
     planner: 'exchange' changes the values of a seed's calls, 'compose' makes
       new chains of calls with its structure.
+    llm: fields of the LlmConfig whose model writes composed tasks; None for
+      programmatic ones.
   """
 
   epoch: int
@@ -81,6 +85,7 @@ class Request:
   heldout: bool = False
   max_profile_distance: float = profile.MAX_DISTANCE
   planner: str = 'exchange'
+  llm: Mapping[str, Any] | None = None
 
   def to_json(self) -> dict[str, Any]:
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -184,6 +189,8 @@ def make_variant(
 
 def run_request(request: Request) -> tuple[list[Task], Report]:
   """All variants of a request: its pure function, without duplicates."""
+  if request.planner == 'compose':
+    return _composed(request)
   report = Report()
   known = set(request.forbidden) | {s.content_hash() for s in request.seeds}
   variants = []
@@ -192,14 +199,11 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
       rng = rng_lib.host(
           request.rng_seed, request.stream, request.epoch, index, copy
       )
-      if request.planner == 'compose':
-        result = make_composed(seed, rng, request, known, report)
-      else:
-        category = seed.category if request.heldout else _category(seed, rng)
-        result = make_variant(
-            seed, rng, request.attempts, known, report, request.heldout,
-            category, request.max_profile_distance,
-        )  # pyformat: disable
+      category = seed.category if request.heldout else _category(seed, rng)
+      result = make_variant(
+          seed, rng, request.attempts, known, report, request.heldout,
+          category, request.max_profile_distance,
+      )  # pyformat: disable
       if isinstance(result, Rejection):
         report.failed_seeds += 1
         continue
@@ -208,19 +212,30 @@ def run_request(request: Request) -> tuple[list[Task], Report]:
   return variants, report
 
 
-def make_composed(
-    seed: Task,
-    rng: np.random.Generator,
-    request: Request,
-    known: set[str],
-    report: Report,
-) -> Task | Rejection:
-  """One task of composed calls, or the last attempt's rejection."""
-  def accepts(task: Task) -> bool:
-    content = task.content_hash()
-    return is_heldout_hash(content) == request.heldout and content not in known
-
-  return compose.compose(seed, rng, accepts, request.attempts, report)
+def _composed(request: Request) -> tuple[list[Task], Report]:
+  """The same for tasks of composed calls."""
+  report = Report()
+  wanted = [
+      batch.Wanted(
+          seed,
+          functools.partial(
+              rng_lib.host, request.rng_seed, request.stream, request.epoch,
+              index, copy,
+          ),
+      )
+      for index, seed in enumerate(request.seeds)
+      for copy in range(request.per_seed)
+  ]  # pyformat: disable
+  variants = batch.compose_all(
+      wanted,
+      lambda task: is_heldout(task) == request.heldout,
+      lambda task: (task.content_hash(),),
+      request.attempts,
+      report,
+      request.forbidden | {s.content_hash() for s in request.seeds},
+      None if request.llm is None else LlmConfig(**request.llm),
+  )
+  return list(variants), report
 
 
 def _category(seed: Task, rng: np.random.Generator) -> str:
