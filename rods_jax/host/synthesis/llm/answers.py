@@ -7,6 +7,7 @@ nobody knows which was meant, and one may be quoted from data.
 
 import functools
 import json
+import re
 from typing import Any, Callable, TypeVar
 
 from rods_jax.host.synthesis.llm import prompts
@@ -19,6 +20,7 @@ TRIES = 2  # answers in a form that cannot be used
 MAX_CHARS = 100_000  # of an answer
 MAX_OBJECTS = 64  # looked at in an answer
 _SHOWN = 4000  # characters of an unusable answer that are sent back
+_MARKS = re.compile(r'[{}]|"(?:[^"\\]|\\.)*(?:"|$)', re.DOTALL)
 
 
 class Unusable(Exception):
@@ -106,8 +108,24 @@ def objects(text: str) -> list[dict[str, Any]]:
       json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
       found.append(value)
     except (ValueError, RecursionError):
-      position += 1
+      position = _behind(text, position)
   return found
+
+
+def _behind(text: str, start: int) -> int:
+  """Where to look on after a brace that begins no good object.
+
+  A broken object is passed over with all that is in it: an inner object is no
+  answer. A brace of prose is no object at all.
+  """
+  if not re.match(r'\{\s*"', text[start : start + 100]):
+    return start + 1
+  depth = 0
+  for token in _MARKS.finditer(text, start):
+    depth += {'{': 1, '}': -1}.get(token.group(), 0)
+    if depth == 0:
+      return token.end()
+  return len(text)
 
 
 def _is_open(text: str) -> bool:

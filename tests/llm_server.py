@@ -1,0 +1,193 @@
+"""A scripted server that speaks OpenAI's protocol, and answers that are right.
+
+The server is real HTTP on a port of its own; a script says what it answers to
+each request. The right answers are what the programmatic stages make of the
+same random stream, in the words that a language model would use.
+"""
+
+import contextlib
+import dataclasses
+import http.server
+import json
+import re
+import threading
+import time
+from typing import Any, Callable, Iterator
+
+import numpy as np
+
+from rods_jax.host.synthesis.compose import plan, rewrite, stages
+from rods_jax.host.synthesis.llm.records import LlmConfig
+from rods_jax.types import Task
+
+TOKENS = (1000, 10)  # that every answer counts: read, written
+
+
+@dataclasses.dataclass
+class Reply:
+  """What the server sends back.
+
+  Attributes:
+    text: of the model; or the whole body, if it is bytes.
+    status: of HTTP.
+    headers: besides the usual ones.
+    delay_s: before it is sent.
+    finish: the finish reason.
+  """
+
+  text: str | bytes = ''
+  status: int = 200
+  headers: dict[str, str] = dataclasses.field(default_factory=dict)
+  delay_s: float = 0.0
+  finish: str = 'stop'
+
+  def body(self) -> bytes:
+    if isinstance(self.text, bytes):
+      return self.text
+    if self.status != 200:
+      return json.dumps({'error': {'message': self.text}}).encode()
+    return json.dumps({
+        'id': 'x', 'object': 'chat.completion', 'created': 0, 'model': 'm',
+        'choices': [{
+            'index': 0, 'finish_reason': self.finish,
+            'message': {'role': 'assistant', 'content': self.text},
+        }],
+        'usage': {
+            'prompt_tokens': TOKENS[0], 'completion_tokens': TOKENS[1],
+            'total_tokens': sum(TOKENS),
+        },
+    }).encode()  # pyformat: disable
+
+
+Script = Callable[[dict[str, Any]], Reply]
+
+
+class Server:
+  """What was asked, and where.
+
+  Attributes:
+    requests: bodies, in the order of arrival.
+    keys: the Authorization header of each.
+    most: requests that were open together.
+  """
+
+  def __init__(self, url: str):
+    self.url = url
+    self.requests: list[dict[str, Any]] = []
+    self.keys: list[str] = []
+    self.most = 0
+
+  def config(self, **changes: Any) -> LlmConfig:
+    """Settings for this server that wait for nothing."""
+    fields = {'max_retries': 2, 'backoff_s': 0.001, 'timeout_s': 20.0}
+    return LlmConfig(self.url, 'm', **{**fields, **changes})
+
+
+@contextlib.contextmanager
+def serve(script: Script) -> Iterator[Server]:
+  """A server for as long as the block runs."""
+  lock, opened = threading.Lock(), [0]
+
+  class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers each request as the script says."""
+
+    def do_POST(self):
+      length = int(self.headers['Content-Length'])
+      body = json.loads(self.rfile.read(length))
+      with lock:
+        server.requests.append(body)
+        server.keys.append(self.headers['Authorization'])
+        opened[0] += 1
+        server.most = max(server.most, opened[0])
+        reply = script(body)
+      try:
+        time.sleep(reply.delay_s)
+        content = reply.body()
+        self.send_response(reply.status)
+        for name, value in {
+            'Content-Type': 'application/json',
+            'Content-Length': str(len(content)), **reply.headers,
+        }.items():  # pyformat: disable
+          self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+      except ConnectionError:
+        pass  # A client that waits no longer.
+      finally:
+        with lock:
+          opened[0] -= 1
+
+    def log_message(self, *args):
+      pass
+
+  with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler) as httpd:
+    httpd.daemon_threads = True
+    server = Server(f'http://127.0.0.1:{httpd.server_port}/v1')
+    thread = threading.Thread(target=httpd.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+      yield server
+    finally:
+      httpd.shutdown()
+      thread.join()
+
+
+def role_of(body: dict[str, Any]) -> str:
+  """'planner', 'writer' or 'judge'."""
+  first = body['messages'][0]['content']
+  starts = {'You plan': 'planner', 'You spea': 'writer', 'You revi': 'judge'}
+  return starts[first[:8]]
+
+
+def data_of(body: dict[str, Any], message: int = 1) -> Any:
+  """What a message quotes."""
+  text = body['messages'][message]['content']
+  return json.loads(re.search(r'<data>\n(.*)\n</data>', text).group(1))
+
+
+def good_verdict(body: dict[str, Any], **changes: Any) -> str:
+  """All criteria hold, but for the changes."""
+  names = ('alignment', 'consistency', 'coherence', 'naturalness', 'ambiguity')
+  verdict = {'code': data_of(body)['code'], **dict.fromkeys(names, True)}
+  return json.dumps({**verdict, **changes})
+
+
+def right_answers(
+    seed: Task, rng: np.random.Generator
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """What a planner and a writer that make no mistake answer for a seed.
+
+  Args:
+    seed: whose first plan succeeds.
+    rng: as the planner will get it: the initial state is the same.
+  """
+  made = []
+
+  def write(planned, executed, rng, last):
+    wording = rewrite.rewrite(planned, executed, rng, last)
+    made.append((planned, executed, wording))
+    return wording
+
+  task = stages.compose(
+      seed, rng, lambda task: True, 1, stages=stages.Stages(plan.plan, write)
+  )
+  assert isinstance(task, Task), task
+  (planned, executed, wording), = made
+  assert not executed.patches
+  turns: list[list] = [[] for _ in planned.brief.calls]
+  for step, values in zip(planned.steps, executed.values):
+    args = dict(values)
+    for slot in step.slots:
+      thing = None if slot.thing is None else planned.things[slot.thing]
+      if thing is not None and thing.source is not None:
+        assert not slot.source.text
+        args[slot.params[0]] = {'call': thing.maker, 'path': thing.path}
+    turns[step.turn].append({'tool': step.use.tool, 'args': args})
+  blurs = [
+      {'turn': b.turn, 'value': b.value, 'query': b.text, 'supply': b.supply}
+      for b in wording.blurs
+  ]
+  return (
+      {'story': f'A story like {seed.task_id}.', 'turns': turns},
+      {'queries': list(wording.texts), 'blurs': blurs},
+  )
