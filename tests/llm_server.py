@@ -1,24 +1,18 @@
-"""A scripted server that speaks OpenAI's protocol, and answers that are right.
+"""A scripted server that speaks OpenAI's protocol.
 
-The server is real HTTP on a port of its own; a script says what it answers to
-each request. The right answers are what the programmatic stages make of the
-same random stream, in the words that a language model would use.
+It is real HTTP on a port of its own; a script says what it answers to each
+request.
 """
 
 import contextlib
 import dataclasses
 import http.server
 import json
-import re
 import threading
 import time
 from typing import Any, Callable, Iterator
 
-import numpy as np
-
-from rods_jax.host.synthesis.compose import plan, rewrite, stages
 from rods_jax.host.synthesis.llm.records import LlmConfig
-from rods_jax.types import Task
 
 TOKENS = (1000, 10)  # that every answer counts: read, written
 
@@ -130,64 +124,3 @@ def serve(script: Script) -> Iterator[Server]:
     finally:
       httpd.shutdown()
       thread.join()
-
-
-def role_of(body: dict[str, Any]) -> str:
-  """'planner', 'writer' or 'judge'."""
-  first = body['messages'][0]['content']
-  starts = {'You plan': 'planner', 'You spea': 'writer', 'You revi': 'judge'}
-  return starts[first[:8]]
-
-
-def data_of(body: dict[str, Any], message: int = 1) -> Any:
-  """What a message quotes."""
-  text = body['messages'][message]['content']
-  return json.loads(re.search(r'<data>\n(.*)\n</data>', text).group(1))
-
-
-def good_verdict(body: dict[str, Any], **changes: Any) -> str:
-  """All criteria hold, but for the changes."""
-  names = ('alignment', 'consistency', 'coherence', 'naturalness', 'ambiguity')
-  verdict = {'code': data_of(body)['code'], **dict.fromkeys(names, True)}
-  return json.dumps({**verdict, **changes})
-
-
-def right_answers(
-    seed: Task, rng: np.random.Generator
-) -> tuple[dict[str, Any], dict[str, Any]]:
-  """What a planner and a writer that make no mistake answer for a seed.
-
-  Args:
-    seed: whose first plan succeeds.
-    rng: as the planner will get it: the initial state is the same.
-  """
-  made = []
-
-  def write(planned, executed, rng, last):
-    wording = rewrite.rewrite(planned, executed, rng, last)
-    made.append((planned, executed, wording))
-    return wording
-
-  task = stages.compose(
-      seed, rng, lambda task: True, 1, stages=stages.Stages(plan.plan, write)
-  )
-  assert isinstance(task, Task), task
-  (planned, executed, wording), = made
-  assert not executed.patches
-  turns: list[list] = [[] for _ in planned.brief.calls]
-  for step, values in zip(planned.steps, executed.values):
-    args = dict(values)
-    for slot in step.slots:
-      thing = None if slot.thing is None else planned.things[slot.thing]
-      if thing is not None and thing.source is not None:
-        assert not slot.source.text
-        args[slot.params[0]] = {'call': thing.maker, 'path': thing.path}
-    turns[step.turn].append({'tool': step.use.tool, 'args': args})
-  blurs = [
-      {'turn': b.turn, 'value': b.value, 'query': b.text, 'supply': b.supply}
-      for b in wording.blurs
-  ]
-  return (
-      {'story': f'A story like {seed.task_id}.', 'turns': turns},
-      {'queries': list(wording.texts), 'blurs': blurs},
-  )

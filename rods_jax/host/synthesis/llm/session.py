@@ -91,10 +91,7 @@ def run(
     while playing:
       yield loop.run_until_complete(playing.popleft())
   finally:
-    for task in playing:
-      task.cancel()
-    loop.run_until_complete(asyncio.gather(*playing, return_exceptions=True))
-    loop.run_until_complete(client.close())
+    loop.run_until_complete(_end(playing, client))
     loop.close()
 
 
@@ -111,3 +108,13 @@ async def _play(job: Job[T], client: client_lib.Client) -> T:
     except Pending as pending:
       question = pending.question
     known.tell(question, await client.answer(question))
+
+
+async def _end(
+    playing: Iterable[asyncio.Task], client: client_lib.Client
+) -> None:
+  """Leaves nothing running, also when the run is left half-way."""
+  for task in playing:
+    task.cancel()
+  await asyncio.gather(*playing, return_exceptions=True)
+  await client.close()
