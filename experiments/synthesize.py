@@ -9,9 +9,9 @@ to DIR/tasks.jsonl, a line each and at once, the numbers to DIR/report.json.
 
 With --language=openai a language model plans, words and judges: name its server
 with --base_url and --model, and its key, if it has one, in the environment
-variable OPENAI_API_KEY. All fields of synthesis.llm in configs/rods.py are flags
-here. Answers are kept in the folder --cache: the same command, run again, makes
-the same corpus, asks for nothing and costs nothing.
+variable OPENAI_API_KEY. All fields of synthesis.llm in configs/rods.py are
+flags here. Answers are kept in the folder --cache: the same command, run again,
+makes the same corpus, asks for nothing and costs nothing.
 """
 
 import argparse

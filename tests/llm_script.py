@@ -112,11 +112,11 @@ class Model:
       return reply if isinstance(reply, Reply) else Reply(reply)
     if role == 'judge':
       return Reply(good_verdict(body))
-    for plan, wording in self.right:
-      counts = [len(turn) for turn in plan['turns']]
+    for planned, wording in self.right:
+      counts = [len(turn) for turn in planned['turns']]
       if role == 'planner' and counts == data['calls_per_turn']:
-        return Reply(json.dumps(plan))
-      if role == 'writer' and data['story'] == plan['story']:
+        return Reply(json.dumps(planned))
+      if role == 'writer' and data['story'] == planned['story']:
         return Reply(json.dumps(wording))
     return Reply('I do not know.')
 

@@ -22,7 +22,6 @@ from rods_jax.host.synthesis.llm.records import (
     Question,
     Usage,
 )
-from tests import llm_server
 from tests.llm_server import Reply, serve
 
 QUESTION = Question((('system', 'Be brief.'), ('user', 'Well?')), seed=5)
@@ -89,13 +88,13 @@ def test_a_question_is_sent_and_its_answer_counted():
         Reply(b'[]'),
         Reply(b'null'),
         Reply(''),
-        Reply('slow', delay_s=0.6),
+        Reply('slow', delay_s=1.5),
     ],
     ids=lambda r: f'{r.status}-{r.text[:12]}-{r.delay_s}',
 )
 def test_what_may_pass_is_tried_again(first):
   with serve(numbered(first, Reply('Yes.'))) as server:
-    config = server.config(timeout_s=0.3 if first.delay_s else 20.0)
+    config = server.config(timeout_s=1.0 if first.delay_s else 20.0)
     (answer,), usage = ask(config, QUESTION)
   assert answer == Answer('Yes.')
   assert (usage.requests, usage.retries, usage.failures) == (2, 1, 0)

@@ -77,8 +77,6 @@ def test_a_run_is_reproducible_however_many_are_in_work(
 
 
 WRONG_FORMS = {
-    'refused': ('no connection to the server', None),
-    'slow': ('the server took too long', Reply('x', delay_s=0.5)),
     'rate limit': ('the server answered 429', Reply('x', 429)),
     'broken': ('the server answered 500', Reply('x', 500)),
     'truncated': ('it ends before the JSON does', '{"story": "A'),
@@ -89,27 +87,30 @@ WRONG_FORMS = {
 @pytest.mark.parametrize('form', WRONG_FORMS)
 @pytest.mark.parametrize('role', ['planner', 'writer', 'judge'])
 def test_without_an_answer_there_is_a_rejection_and_no_task(form, role):
-  if form == 'refused' and role != 'planner':
-    pytest.skip('the server is there or not')
   reason, wrong = WRONG_FORMS[form]
   model = Model()
   model.spoiled[role] = [wrong] * 6
-  if form == 'refused':
-    with serve(model) as server:
-      pass
-    report = Report()
-    tasks = list(batch.compose_all(
-        [batch.Wanted(SEED, lambda: rng_of(SEED))], lambda task: True,
-        synthesize.keys, 1, report, llm=server.config(),
-    ))  # pyformat: disable
-  else:
-    limit = 0.2 if form == 'slow' else 20.0
-    tasks, report, _ = made(model, timeout_s=limit)
+  tasks, report, _ = made(model)
   stage = {'planner': 'plan', 'writer': 'rewrite', 'judge': 'critique'}[role]
   assert tasks == [] and report.failed_seeds == 1
   (key,) = report.reasons
   digits = ''.join(c for c in reason if not c.isdigit())
   assert key.startswith(stage) and digits in key
+
+
+def test_a_server_that_is_too_slow_or_gone_gives_no_task():
+  model = Model()
+  model.spoiled['planner'] = [Reply('x', delay_s=0.5)] * 3
+  tasks, report, server = made(model, timeout_s=0.2)
+  assert tasks == [] and report.llm['requests'] == 3
+  assert report.reasons == {'plan: the server took too long': 1}
+  gone = Report()  # its port is closed by now
+  assert list(batch.compose_all(
+      [batch.Wanted(SEED, lambda: rng_of(SEED))], lambda task: True,
+      synthesize.keys, 3, gone, llm=server.config(),
+  )) == []  # pyformat: disable
+  assert gone.reasons == {'plan: no connection to the server': 3}
+  assert gone.failed_seeds == 1 and gone.llm['failures'] == 3
 
 
 @pytest.mark.parametrize(

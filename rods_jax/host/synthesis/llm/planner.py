@@ -192,6 +192,8 @@ def _measured(brief: Brief, draft: Draft) -> Plan | Rejection:
   # Nothing is left to chance in it.
   executed = execute.execute(plan, np.random.default_rng(0))
   if isinstance(executed, Rejection):
+    if execute.NOTHING_AT in executed.reason:  # no fault of the tool
+      return Rejection(STAGE, 'a reference to nothing', executed.reason)
     return executed
   try:
     found = profile.measure(trace.run(_spoken(brief, plan, executed)))
