@@ -186,6 +186,23 @@ def test_the_same_task_twice_at_once_is_dropped():
     assert (report.attempts, report.accepted, report.failed_seeds) == (2, 1, 1)
 
 
+@pytest.mark.parametrize('slow', [0, 1])
+def test_what_is_known_does_not_depend_on_time(slow):
+  """Two at once: the second knows nothing of the first, the third does. Once
+  the second knew, when it got its words after the first was finished."""
+  model = Model()
+  words = json.dumps(model.right[0][1])
+  replies = [Reply(words), Reply(words)]
+  replies[slow].delay_s = 0.5
+  model.spoiled['writer'] = replies
+  tasks, report, _ = made(model, [SEED] * 3, concurrency=2)
+  assert len(tasks) == 1
+  assert report.reasons == {
+      'duplicate: made at the same time': 1,
+      'duplicate: always on the other side of the split': 1,
+  }
+
+
 def test_a_request_of_the_training_loop_asks_the_server(tmp_path):
   """Random streams differ from those of `made`: all plans are refused, which
   the request survives. The account comes back with its report."""
