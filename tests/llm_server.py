@@ -26,6 +26,7 @@ class Reply:
     status: of HTTP.
     headers: besides the usual ones.
     delay_s: before it is sent.
+    after: it is sent when this is set, or after two seconds.
     finish: the finish reason.
   """
 
@@ -33,6 +34,7 @@ class Reply:
   status: int = 200
   headers: dict[str, str] = dataclasses.field(default_factory=dict)
   delay_s: float = 0.0
+  after: threading.Event | None = None
   finish: str = 'stop'
 
   def body(self) -> bytes:
@@ -96,6 +98,8 @@ def serve(script: Script) -> Iterator[Server]:
         reply = script(body)
       try:
         time.sleep(reply.delay_s)
+        if reply.after:
+          reply.after.wait(2.0)
         content = reply.body()
         self.send_response(reply.status)
         for name, value in {

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import threading
 
 import pytest
 
@@ -186,15 +187,15 @@ def test_the_same_task_twice_at_once_is_dropped():
     assert (report.attempts, report.accepted, report.failed_seeds) == (2, 1, 1)
 
 
-@pytest.mark.parametrize('slow', [0, 1])
-def test_what_is_known_does_not_depend_on_time(slow):
-  """Two at once: the second knows nothing of the first, the third does. Once
-  the second knew, when it got its words after the first was finished."""
-  model = Model()
-  words = json.dumps(model.right[0][1])
-  replies = [Reply(words), Reply(words)]
-  replies[slow].delay_s = 0.5
-  model.spoiled['writer'] = replies
+def test_what_is_known_does_not_depend_on_time():
+  """Two at once: the second knows nothing of the first, the third does. The
+  second gets its words when the third has begun, so when the first is done."""
+  model, begun = Model(), threading.Event()
+  plan, words = map(json.dumps, model.right[0])
+  model.spoiled['planner'] = [
+      plan, plan, lambda body: begun.set() or Reply(plan)
+  ]
+  model.spoiled['writer'] = [words, Reply(words, after=begun)]
   tasks, report, _ = made(model, [SEED] * 3, concurrency=2)
   assert len(tasks) == 1
   assert report.reasons == {
