@@ -13,9 +13,9 @@ ONE_IN = 12  # words, at least, is one of those below
 # Frequent in English, and no words of its neighbours.
 _ENGLISH = frozenset(
     'the and of to my for that this with you please what how your can could'
-    ' would from all which are then after also have has been need want show'
-    ' is it by if now there just some something named called there\'s i\'d'
-    ' i\'m let let\'s'.split()
+    ' would from all which whom are then after also have has been need want'
+    ' show is it by if now there just some something somebody follows named'
+    " called there's i'd i'm let let's".split()
 )
 _QUOTED = re.compile(r'"[^"]*"|(?<!\w)\'[^\']*\'(?!\w)')
 
