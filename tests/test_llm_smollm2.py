@@ -43,7 +43,7 @@ def script():
   folder = pathlib.Path(_SPEC.origin).parent
   (path,) = folder.rglob('*.gguf')
   model = llama_cpp.Llama(
-      str(path), n_ctx=8192, n_batch=512, n_threads=2, verbose=False
+      str(path), n_ctx=8192, n_batch=512, n_threads=1, verbose=False
   )
 
   def answer(body):
