@@ -148,6 +148,24 @@ def _default() -> ml_collections.ConfigDict:
   synthesis.max_class_distance = 0.0
   synthesis.min_cross_turn = 0.5
   synthesis.min_novelty = 0.5
+  # Who plans, words and judges composed tasks: 'programmatic', or 'openai' for
+  # a language model behind any OpenAI-compatible server.
+  synthesis.language = 'programmatic'
+  # That server. Its key, if it has one, is the environment's OPENAI_API_KEY.
+  synthesis.llm = llm = ml_collections.ConfigDict()
+  llm.base_url = 'http://localhost:8000/v1'  # of vLLM; llama.cpp has 8080
+  llm.model = 'Qwen/Qwen3-32B'  # the paper's, by the name that the server knows
+  llm.temperature = 1.0
+  llm.top_p = 0.7
+  llm.max_tokens = 4096  # of an answer, thoughts included
+  llm.json_mode = True  # asks for JSON; False where the server cannot
+  llm.concurrency = 8  # tasks in work, so requests at once
+  llm.timeout_s = 120.0  # for a whole answer
+  llm.max_retries = 4  # of a request that was refused, 429, 5xx or too slow
+  llm.backoff_s = 1.0  # before the first retry; then it doubles
+  llm.prompt_price = 0.0  # of a million tokens that are read, in any currency
+  llm.completion_price = 0.0  # of a million that are written
+  llm.cache = 'workdirs/llm_cache'  # folder of answers; '' keeps none
 
   c.train = train = ml_collections.ConfigDict()
   train.num_epochs = 5  # passes over the pool as it then is

@@ -8,11 +8,18 @@ own, so the same command gives the same corpus. With --out the tasks are written
 to DIR as host/synthesis/corpus.py says, the numbers to DIR/report.json. A
 command that was stopped or killed goes on where it was when it is given again.
 The gates' thresholds are those of configs/rods.py.
+
+With --language=openai a language model plans, words and judges: name its server
+with --base_url and --model, and its key, if it has one, in the environment
+variable OPENAI_API_KEY. All fields of synthesis.llm in configs/rods.py are
+flags here. Answers are kept in the folder --cache: the same command, run again,
+makes the same corpus, asks for nothing and costs nothing.
 """
 
 import argparse
 import collections
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -30,14 +37,17 @@ import tqdm
 from configs import rods
 from rods_jax import errors
 from rods_jax import rng as rng_lib
+from rods_jax import settings
 from rods_jax import terminal
 from rods_jax.host import bfcl
 from rods_jax.host.synthesis import corpus as corpus_lib
 from rods_jax.host.synthesis import pipeline, profile, quality, trace
-from rods_jax.host.synthesis.compose import stages
+from rods_jax.host.synthesis.compose import batch, stages
 from rods_jax.host.synthesis.compose.records import Gates
 from rods_jax.host.synthesis.corpus import Attempted, Corpus
-from rods_jax.host.synthesis.records import Report
+from rods_jax.host.synthesis.llm import client
+from rods_jax.host.synthesis.llm.records import LlmConfig
+from rods_jax.host.synthesis.records import Rejection, Report
 from rods_jax.types import CATEGORIES, Task
 
 NUM_TRAIN_SCENARIOS = 100
@@ -79,6 +89,7 @@ def attempts(
     known: quality.Novelty,
     gates: Gates = Gates(),
     planner: str = 'compose',
+    llm: LlmConfig | None = None,
 ) -> Iterator[Attempted]:
   """What comes of task numbers, one after the other.
 
@@ -89,39 +100,59 @@ def attempts(
     known: what is known from smaller numbers; those accepted are added.
     gates: thresholds of composed tasks.
     planner: 'exchange' for variants, which only must not be the same.
+    llm: the server of --language=openai.
   """
-  def accepts(task: Task) -> bool:
-    return not pipeline.is_heldout(task) and known.accepts(task)
-
-  for number in numbers:
-    start = time.process_time()
-    report = Report()
-    rng = rng_lib.host(rng_seed, 'corpus', number)
-    seed = chosen[number % len(chosen)]
-    if planner == 'exchange':
-      result = pipeline.make_variant(
-          seed, rng, ATTEMPTS, known.contents, report
+  numbers, again = itertools.tee(numbers)
+  wanted = (
+      batch.Wanted(
+          chosen[number % len(chosen)],
+          functools.partial(rng_lib.host, rng_seed, 'corpus', number),
       )
-    else:
-      result = stages.compose(
-          seed, rng, accepts, ATTEMPTS, report, gates=gates
-      )
+      for number in again
+  )
+  if planner == 'exchange':
+    made = exchanged(wanted, known)
+  else:
+    made = batch.compose_all(
+        wanted, lambda task: not pipeline.is_heldout(task), known, ATTEMPTS,
+        gates, llm,
+    )  # pyformat: disable
+  start = time.process_time()
+  for number, (result, report) in zip(numbers, made):
+    now = time.process_time()
     task = result if isinstance(result, Task) else None
-    if task is None:
-      report.failed_seeds += 1
+    yield Attempted(number, task, report, now - start)
+    start = time.process_time()
+
+
+def exchanged(
+    wanted: Iterable[batch.Wanted], known: quality.Novelty
+) -> Iterator[tuple[Task | Rejection, Report]]:
+  """As batch.compose_all, of variants that keep their seed's calls."""
+  for one in wanted:
+    report = Report()
+    result = pipeline.make_variant(
+        one.seed, one.rng(), ATTEMPTS, known.contents, report
+    )
+    if isinstance(result, Task):
+      known.add(result)
     else:
-      known.add(task)
-    yield Attempted(number, task, report, time.process_time() - start)
+      report.failed_seeds += 1
+    yield result, report
 
 
 def fill(
-    folder: Corpus, chosen: list[Task], args: argparse.Namespace, gates: Gates
+    folder: Corpus,
+    chosen: list[Task],
+    args: argparse.Namespace,
+    gates: Gates,
+    llm: LlmConfig | None,
 ) -> None:
   """Makes what is missing of a corpus."""
   known, n = novelty(folder.tasks(), gates), args.n
   made = attempts(
       chosen, range(folder.next_number, n), args.rng_seed, known, gates,
-      args.planner,
+      args.planner, llm,
   )  # pyformat: disable
   with tqdm.tqdm(
       total=n, initial=folder.next_number, unit='task', dynamic_ncols=True,
@@ -207,6 +238,7 @@ def summary(folder: Corpus, chosen: list[Task], n: int) -> dict[str, Any]:
       'rejected': report.rejected,
       'reasons': dict(sorted(report.reasons.items(), key=lambda kv: -kv[1])),
       'peak memory, MB': peak,
+      **({'language model': report.llm} if report.llm else {}),
   }  # pyformat: disable
 
 
@@ -240,14 +272,53 @@ def _code() -> str:
   """A hash of all code and tables that decide what is made."""
   package = pathlib.Path(pipeline.__file__).parents[2]
   digest = hashlib.sha256()
-  for pattern in ('host/**/*.py', 'assets/compose/*.toml', 'rng.py'):
+  for pattern in (
+      'host/**/*.py', 'assets/compose/*.toml', 'assets/llm/*.md', 'rng.py'
+  ):
     for path in sorted(package.glob(pattern)):
       digest.update(path.read_bytes())
   return digest.hexdigest()[:12]
 
 
+def llm_flags(parser: argparse.ArgumentParser) -> None:
+  """A flag for the language, and one for each field of synthesis.llm."""
+  parser.add_argument(
+      '--language', default='programmatic', help="or 'openai'"
+  )
+  group = parser.add_argument_group('the server of --language=openai')
+  for name, value in rods.get_config().synthesis.llm.items():
+    kind = _switch if isinstance(value, bool) else type(value)
+    group.add_argument(
+        f'--{name}', type=kind, default=value, help=f'default: {value!r}'
+    )
+
+
+def _switch(text: str) -> bool:
+  if text not in ('True', 'False'):
+    raise argparse.ArgumentTypeError(f'True or False, not {text!r}')
+  return text == 'True'
+
+
+def llm_of(args: argparse.Namespace) -> LlmConfig | None:
+  """The server that the flags name; None for programmatic synthesis.
+
+  Raises:
+    UserError: a flag is out of its range, or the package openai is missing.
+  """
+  config = rods.get_config()
+  synthesis = config.synthesis
+  synthesis.update(planner=args.planner, language=args.language)
+  synthesis.llm.update({name: getattr(args, name) for name in synthesis.llm})
+  settings.validate(config)
+  if synthesis.language == 'programmatic':
+    return None
+  client.require()
+  return LlmConfig(**synthesis.llm.to_dict())
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  llm_flags(parser)
   parser.add_argument('--n', type=int, default=1000, help='tasks to try')
   parser.add_argument('--rng_seed', type=int, default=0)
   parser.add_argument(
@@ -263,6 +334,10 @@ def main() -> None:
   args = parser.parse_args()
   if args.n < 1:
     parser.error(f'--n must be at least 1, not {args.n}.')
+  try:
+    llm = llm_of(args)
+  except errors.UserError as error:
+    parser.error(str(error))
   chosen = [s for s in seeds() if args.category in (None, s.category)]
   for seed in chosen:
     stages.brief_of(seed)  # Reading the seeds is no part of the rate.
@@ -273,13 +348,14 @@ def main() -> None:
   config = {
       'n': args.n, 'rng_seed': args.rng_seed, 'attempts': ATTEMPTS,
       'planner': args.planner, **dataclasses.asdict(gates),
+      'language': args.language, 'model': llm and llm.model,
       'bfcl_eval': bfcl.VERSION, 'code': _code(),
   }  # pyformat: disable
   with tempfile.TemporaryDirectory() as scratch:
     out = args.out or pathlib.Path(scratch) / 'corpus'
     try:
       with Corpus(out, config, chosen) as folder:
-        fill(folder, chosen, args, gates)
+        fill(folder, chosen, args, gates, llm)
         found = summary(folder, chosen, args.n)
     except errors.UserError as error:
       parser.error(str(error))

@@ -27,6 +27,7 @@ from rods_jax.host import env_pool
 from rods_jax.host import replay
 from rods_jax.host.synthesis import background
 from rods_jax.host.synthesis import pipeline
+from rods_jax.host.synthesis.llm import client
 
 
 @dataclasses.dataclass
@@ -51,6 +52,8 @@ class Run:
 
   def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path):
     self.config, self.workdir = config, workdir
+    if config.synthesis.enabled and config.synthesis.language == 'openai':
+      client.require()
     self.policy = build.build_policy(config)
     self.tasks = build.build_tasks(config, self.policy.fmt)
     self.engine = build.build_engine(config, self.policy)

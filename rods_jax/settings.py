@@ -6,6 +6,7 @@ ranges and the combinations. Each message names the field and what it may be.
 
 from collections.abc import Callable
 import math
+import re
 from typing import Any
 
 import ml_collections
@@ -149,6 +150,27 @@ _RULES: dict[str, Rule] = {
     'synthesis.max_class_distance': _SHARE,
     'synthesis.min_cross_turn': _SHARE,
     'synthesis.min_novelty': _SHARE,
+    'synthesis.language': _one_of('programmatic', 'openai'),
+    'synthesis.llm.base_url': (
+        'an address such as http://localhost:8000/v1, without a password',
+        lambda v: re.fullmatch(r'https?://[^\s@?#]+', v),
+    ),
+    'synthesis.llm.model': _NAME,
+    'synthesis.llm.temperature': _NOT_NEGATIVE,
+    'synthesis.llm.top_p': (
+        'a number above 0, at most 1', lambda v: 0 < v <= 1
+    ),
+    'synthesis.llm.max_tokens': _COUNT,
+    'synthesis.llm.json_mode': _SWITCH,
+    'synthesis.llm.concurrency': _COUNT,
+    'synthesis.llm.timeout_s': _POSITIVE,
+    'synthesis.llm.max_retries': _NOT_NEGATIVE,
+    'synthesis.llm.backoff_s': _NOT_NEGATIVE,
+    'synthesis.llm.prompt_price': _NOT_NEGATIVE,
+    'synthesis.llm.completion_price': _NOT_NEGATIVE,
+    'synthesis.llm.cache': (
+        "a folder, or '' for none", lambda v: isinstance(v, str)
+    ),
     'train.num_epochs': _COUNT,
     'train.checkpoint_every_epochs': _COUNT,
     'train.keep_checkpoints': _COUNT,
@@ -241,6 +263,12 @@ def _check_combinations(config: ml_collections.ConfigDict) -> None:
         f'config.rollout.top_k is {rollout.top_k} and top_p is '
         f'{rollout.top_p}, but config.eval.temperature is 0: greedy. Set it '
         'above 0, or top_k to 0 and top_p to 1.'
+    )
+  synthesis = config.synthesis
+  if synthesis.language == 'openai' and synthesis.planner != 'compose':
+    raise UserError(
+        "config.synthesis.language is 'openai', so config.synthesis.planner "
+        f"must be 'compose', not {synthesis.planner!r}."
     )
   if 'warm_start' in config and config.model.lora_rank:
     raise UserError(

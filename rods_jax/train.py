@@ -302,6 +302,10 @@ def _request(run: run_lib.Run, epoch: int) -> None:
           min_cross_turn=run.config.synthesis.min_cross_turn,
           min_novelty=run.config.synthesis.min_novelty,
       ),
+      llm=(
+          run.config.synthesis.llm.to_dict()
+          if run.config.synthesis.language == 'openai' else None
+      ),
   )
   if epoch + 1 < run.config.train.num_epochs:
     run.submit_pending()

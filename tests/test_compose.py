@@ -214,8 +214,8 @@ def test_a_blocked_tool_is_not_used_again():
 def test_another_implementation_can_word_the_queries():
   seed = EVERY[0]
 
-  def rewrite(planned, executed, rng):
-    del planned, executed, rng
+  def rewrite(planned, executed, rng, last):
+    del planned, executed, rng, last
     return Rejection('rewrite', 'no answer from the server')
 
   report = Report()

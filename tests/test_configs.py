@@ -20,6 +20,7 @@ from rods_jax import sharding
 from rods_jax.device import model
 from rods_jax.host import boundary
 from rods_jax.host import replay
+from rods_jax.host.synthesis.llm import records
 
 PACKAGE = pathlib.Path(settings.__file__).parent
 # Sections that are passed on whole, and what takes them.
@@ -28,6 +29,7 @@ TAKERS = {
     'model': {f.name for f in dataclasses.fields(model.ModelConfig)}
     - {'vocab_size'}  # the tokenizer's
     - {'rope_scaling'},  # only ever a Hugging Face folder's
+    'synthesis.llm': {f.name for f in dataclasses.fields(records.LlmConfig)},
     'pool': {f.name for f in dataclasses.fields(replay.PoolConfig)},
     'boundary': {f.name for f in dataclasses.fields(boundary.BoundaryConfig)},
 }
@@ -164,7 +166,7 @@ def g(r):
 @pytest.mark.parametrize('section', sorted(TAKERS))
 def test_sections_passed_on_whole_are_what_the_taker_takes(section):
   fields = {
-      path.partition('.')[2]
+      path.removeprefix(f'{section}.')
       for path in settings.fields(rods.get_config())
       if path.startswith(f'{section}.')
   }
@@ -174,7 +176,7 @@ def test_sections_passed_on_whole_are_what_the_taker_takes(section):
 def test_fields_of_takers_are_read_too():
   """PoolConfig and its like could hold a field that stops there."""
   text = '\n'.join(p.read_text() for p in sorted(PACKAGE.rglob('*.py')))
-  for section in ('model', 'pool', 'boundary'):
+  for section in ('model', 'pool', 'boundary', 'synthesis.llm'):
     for name in TAKERS[section]:
       used = re.findall(rf'(?:config|self|c)\.{name}\b', text)
       assert used, f'{section}.{name}'

@@ -10,7 +10,8 @@ Stages, each of which yields its output or a Rejection:
 
 Everything is a function of the seed and a generator, so a request gives the
 same variants in any process. With the planner 'compose' the stages of
-compose/stages.py take the place of these.
+compose/stages.py take the place of these; those that deal in language may ask a
+language model, and what it answers is kept, so that the same holds.
 """
 
 import dataclasses
@@ -34,8 +35,9 @@ from rods_jax.host.synthesis import (
     quality,
     states,
 )
-from rods_jax.host.synthesis.compose import stages as compose
+from rods_jax.host.synthesis.compose import batch
 from rods_jax.host.synthesis.compose.records import Gates
+from rods_jax.host.synthesis.llm.records import LlmConfig
 from rods_jax.host.synthesis.reading import Reading
 from rods_jax.host.synthesis.records import STAGES, Rejection, Report
 from rods_jax.host.synthesis.substitute import Writer, complete_messages
@@ -72,6 +74,8 @@ class Request:
     planner: 'exchange' changes the values of a seed's calls, 'compose' makes
       new chains of calls with its structure.
     gates: thresholds of composed tasks.
+    llm: fields of the LlmConfig whose model writes composed tasks; None for
+      programmatic ones.
   """
 
   epoch: int
@@ -85,6 +89,7 @@ class Request:
   max_profile_distance: float = profile.MAX_DISTANCE
   planner: str = 'exchange'
   gates: Gates = Gates()
+  llm: Mapping[str, Any] | None = None
 
   def to_json(self) -> dict[str, Any]:
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -192,50 +197,58 @@ def make_variant(
 
 def run_request(request: Request) -> tuple[list[Task], Report]:
   """All variants of a request: its pure function, without duplicates."""
+  if request.planner == 'compose':
+    return _composed(request)
   report = Report()
   known = set(request.forbidden) | {s.content_hash() for s in request.seeds}
-  novelty = quality.Novelty(request.gates.min_novelty, request.seeds)
   variants = []
   for index, seed in enumerate(request.seeds):
     for copy in range(request.per_seed):
       rng = rng_lib.host(
           request.rng_seed, request.stream, request.epoch, index, copy
       )
-      if request.planner == 'compose':
-        result = make_composed(seed, rng, request, known, novelty, report)
-      else:
-        category = seed.category if request.heldout else _category(seed, rng)
-        result = make_variant(
-            seed, rng, request.attempts, known, report, request.heldout,
-            category, request.max_profile_distance,
-        )  # pyformat: disable
+      category = seed.category if request.heldout else _category(seed, rng)
+      result = make_variant(
+          seed, rng, request.attempts, known, report, request.heldout,
+          category, request.max_profile_distance,
+      )  # pyformat: disable
       if isinstance(result, Rejection):
         report.failed_seeds += 1
         continue
       known.add(result.content_hash())
-      novelty.add(result)
       variants.append(result)
   return variants, report
 
 
-def make_composed(
-    seed: Task,
-    rng: np.random.Generator,
-    request: Request,
-    known: set[str],
-    novelty: quality.Novelty,
-    report: Report,
-) -> Task | Rejection:
-  """One task of composed calls, or the last attempt's rejection."""
+def _composed(request: Request) -> tuple[list[Task], Report]:
+  """The same for tasks of composed calls."""
+  report = Report()
+  wanted = [
+      batch.Wanted(
+          seed,
+          functools.partial(
+              rng_lib.host, request.rng_seed, request.stream, request.epoch,
+              index, copy,
+          ),
+      )
+      for index, seed in enumerate(request.seeds)
+      for copy in range(request.per_seed)
+  ]  # pyformat: disable
 
   def accepts(task: Task) -> bool:
     content = task.content_hash()
     is_ours = is_heldout_hash(content) == request.heldout
-    return is_ours and content not in known and novelty.accepts(task)
+    return is_ours and content not in request.forbidden
 
-  return compose.compose(
-      seed, rng, accepts, request.attempts, report, gates=request.gates
+  made = batch.compose_all(
+      wanted,
+      accepts,
+      quality.Novelty(request.gates.min_novelty, request.seeds),
+      request.attempts,
+      request.gates,
+      None if request.llm is None else LlmConfig(**request.llm),
   )
+  return list(batch.tasks(made, report)), report
 
 
 def _category(seed: Task, rng: np.random.Generator) -> str:

@@ -132,14 +132,19 @@ class Known:
     self._texts.append(texts)
     self._calls.append(tuple(map(sys.intern, calls)))
 
-  def nearest(self, task: Task, within: float = 1.0) -> Nearest | None:
+  def nearest(
+      self, task: Task, within: float = 1.0, among: int | None = None
+  ) -> Nearest | None:
     """The most similar known task; None if none is nearer than `within`.
 
-    A task of the same task_id does not count.
+    A task of the same task_id does not count, nor do those after the first
+    `among`.
     """
     texts, calls = _compared(task)
     best = None
     for number in sorted(self._candidates(calls, within)):
+      if among is not None and number >= among:
+        break
       if self._ids[number] == task.task_id:
         continue
       others = self._texts[number]
@@ -154,9 +159,11 @@ class Known:
         best, within = found, found.distance
     return best
 
-  def is_new(self, task: Task, min_distance: float) -> bool:
-    """Whether every known task is at least `min_distance` away."""
-    return self.nearest(task, min_distance) is None
+  def is_new(
+      self, task: Task, min_distance: float, among: int | None = None
+  ) -> bool:
+    """Whether all (or the first `among`) are at least `min_distance` away."""
+    return self.nearest(task, min_distance, among) is None
 
   def _candidates(self, calls: tuple[str, ...], within: float) -> set[int]:
     """Numbers of all tasks whose calls are nearer than `within`.
@@ -191,19 +198,25 @@ class Novelty:
   def __init__(self, min_distance: float, tasks: Iterable[Task] = ()):
     self._min_distance = min_distance
     self.contents: set[str] = set()
-    self._seen: set[bytes] = set()
+    self._first: dict[bytes, int] = {}  # key -> the first task that has it
     self._known = Known()
     for task in tasks:
       self.add(task)
 
-  def accepts(self, task: Task) -> bool:
-    return self._seen.isdisjoint(keys(task)) and self._known.is_new(
-        task, self._min_distance
-    )
+  def __len__(self) -> int:
+    return len(self._known)
+
+  def accepts(self, task: Task, among: int | None = None) -> bool:
+    """Whether it is unlike all known tasks, or the first `among` of them."""
+    among = len(self) if among is None else among
+    return all(
+        self._first.get(key, among) >= among for key in keys(task)
+    ) and self._known.is_new(task, self._min_distance, among)
 
   def add(self, task: Task) -> None:
+    for key in keys(task):
+      self._first.setdefault(key, len(self))
     self.contents.add(task.content_hash())
-    self._seen.update(keys(task))
     self._known.add(task)
 
 

@@ -19,11 +19,13 @@ class Rejection:
 
   Attributes:
     stage: one of STAGES.
-    reason: one short line.
+    reason: one short line; it is counted.
+    detail: what else a language model should know of it.
   """
 
   stage: str
   reason: str
+  detail: str = ''
 
 
 @dataclasses.dataclass
@@ -38,6 +40,7 @@ class Report:
     substituted: exchanged entities of the users' texts, summed over the
       accepted variants.
     failed_seeds: requested variants for which no attempt was accepted.
+    llm: the account of the language model, summed; empty without one.
   """
 
   attempts: int = 0
@@ -48,6 +51,7 @@ class Report:
   reasons: dict[str, int] = dataclasses.field(default_factory=dict)
   substituted: int = 0
   failed_seeds: int = 0
+  llm: dict[str, float] = dataclasses.field(default_factory=dict)
 
   def reject(self, rejection: Rejection) -> None:
     """Counts one candidate as dropped."""
@@ -60,19 +64,22 @@ class Report:
     """Counts what another report counts."""
     for name in ('attempts', 'accepted', 'substituted', 'failed_seeds'):
       setattr(self, name, getattr(self, name) + getattr(other, name))
-    for name in ('rejected', 'reasons'):
+    for name in ('rejected', 'reasons', 'llm'):
       mine = getattr(self, name)
       for key, count in getattr(other, name).items():
         mine[key] = mine.get(key, 0) + count
 
-  def metrics(self) -> dict[str, int]:
+  def metrics(self) -> dict[str, float]:
     """Per stage: synthesis/<stage>_attempts, _accepted and _rejected.
+
+    And synthesis/llm/<name> for the account of a language model.
 
     A candidate reaches the stages in order; each rejects or passes it on. The
     few known contents that are found after the critique count as duplicates
     before it.
     """
-    found, left = {}, self.attempts
+    found = {f'synthesis/llm/{name}': n for name, n in self.llm.items()}
+    left = self.attempts
     for stage in STAGES:
       rejected = self.rejected[stage]
       found[f'synthesis/{stage}_attempts'] = left

@@ -37,10 +37,15 @@ def review(
 
 def _names_tools(task: Task) -> str:
   for turn in task.turns:
-    found = _tool_names().search(turn.user)
-    if found:
-      return f'the user names a tool: {found.group()}'
+    if named_tool(turn.user):
+      return f'the user names a tool: {named_tool(turn.user)}'
   return ''
+
+
+def named_tool(text: str) -> str:
+  """The first tool that a text names, '' if none."""
+  found = _tool_names().search(text)
+  return found.group() if found else ''
 
 
 @functools.cache

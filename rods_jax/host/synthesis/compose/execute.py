@@ -24,6 +24,7 @@ from rods_jax.types import Call
 
 STAGE = 'execute'
 MAX_PATCHES = 3
+NOTHING_AT = 'nothing at'  # a path that a result has not
 _MAY_BE_EMPTY = ('tags', 'mentions')  # of a tweet
 _STATES_ONLY = ('get_login_status', 'estimate_drive', 'check_tire')
 
@@ -110,7 +111,7 @@ class _Run:
         if thing.maker == position:
           name = _at(thing.path, parsed, args)
           if name is None:
-            return _failed(step, f'nothing at {thing.path}')
+            return _failed(step, f'{NOTHING_AT} {thing.path}')
           self.names[number] = name
     return None
 

@@ -39,7 +39,10 @@ Menu = Mapping[str, list[tuple[int, state_lib.Calls]]]
 
 
 def plan(
-    brief: Brief, blocked: frozenset[str], rng: np.random.Generator
+    brief: Brief,
+    blocked: frozenset[str],
+    rng: np.random.Generator,
+    last: Rejection | None = None,
 ) -> Plan | Rejection:
   """A plan, or why there is none.
 
@@ -47,7 +50,9 @@ def plan(
     brief: what the variant has to look like.
     blocked: tools not to use.
     rng: the only source of chance.
+    last: why the plan before was rejected; all that counts is blocked.
   """
+  del last
   classes = brief.seed.classes
   world = worlds.draw(classes, rng)
   things = tuple(

@@ -109,7 +109,8 @@ class Plan:
     config: class -> configuration.
     things: all that slots refer to.
     steps: the calls, in order.
-    links: the dependencies that the tables promise.
+    links: the dependencies that the tables promise, or that were measured.
+    story: what the dialogue is about, where a language model wrote it.
   """
 
   brief: Brief
@@ -117,6 +118,7 @@ class Plan:
   things: tuple[Thing, ...]
   steps: tuple[Step, ...]
   links: frozenset[tuple[int, int]]
+  story: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,9 +65,13 @@ class _Clause:
 
 
 def rewrite(
-    plan: Plan, execution: Execution, rng: np.random.Generator
+    plan: Plan,
+    execution: Execution,
+    rng: np.random.Generator,
+    last: Rejection | None = None,
 ) -> Wording | Rejection:
   """The user's texts, and the values that they could leave out at first."""
+  del last  # There is nothing that the tables could mend.
   return _Writer(plan, execution, rng).write()
 
 

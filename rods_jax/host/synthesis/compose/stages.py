@@ -8,7 +8,8 @@
   judge    task -> no objection; a language model's verdict, if there is one
 
 Each gives its output or a Rejection. Those that write or judge language are
-fields of `Stages`, so that another implementation can take their place. The
+fields of `Stages`, so that another implementation can take their place, as a
+language model does (synthesis/llm). The
 feedback loop: an error that another initial state avoids is patched there
 (execute does so); after any other rejection that names a tool this tool is
 blocked, and the next attempt plans again.
@@ -50,15 +51,25 @@ def _no_objection(task: Task) -> Rejection | None:
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-  """The stages that deal in language; the programmatic ones by default."""
+  """The stages that deal in language; the programmatic ones by default.
+
+  Attributes:
+    plan: gets the rejection of the plan before, if there was one.
+    rewrite: gets the objection to the words before, if there was one.
+    judge: a verdict on the whole task.
+    fixes: how often a task is worded again after an objection.
+  """
 
   plan: Callable[
-      [Brief, frozenset[str], np.random.Generator], Plan | Rejection
+      [Brief, frozenset[str], np.random.Generator, Rejection | None],
+      Plan | Rejection,
   ] = plan.plan
   rewrite: Callable[
-      [Plan, Execution, np.random.Generator], Wording | Rejection
+      [Plan, Execution, np.random.Generator, Rejection | None],
+      Wording | Rejection,
   ] = rewrite.rewrite
   judge: Callable[[Task], Rejection | None] = _no_objection
+  fixes: int = 0
 
 
 def brief_of(seed: Task) -> Brief | Rejection:
@@ -113,7 +124,7 @@ def compose(
   for _ in range(attempts):
     report.attempts += 1
     if not isinstance(brief, Rejection):
-      result = _attempt(brief, blocked, rng, accepts, stages, gates)
+      result = _attempt(brief, blocked, result, rng, accepts, stages, gates)
     if isinstance(result, Task):
       report.accepted += 1
       return result
@@ -125,40 +136,49 @@ def compose(
 def _attempt(
     brief: Brief,
     blocked: frozenset[str],
+    last: Rejection | None,
     rng: np.random.Generator,
     accepts: Callable[[Task], bool],
     stages: Stages,
     gates: Gates,
 ) -> Task | Rejection:
   """One plan and what comes of it."""
-  planned = stages.plan(brief, blocked, rng)
+  planned = stages.plan(brief, blocked, rng, last)
   if isinstance(planned, Rejection):
     return planned
   executed = execute.execute(planned, rng)
   if isinstance(executed, Rejection):
     return executed
-  task = Rejection('duplicate', 'known, or of the other side of the split')
+  objection = None
+  for _ in range(stages.fixes + 1):
+
+    def reword():
+      wording = stages.rewrite(planned, executed, rng, objection)
+      if isinstance(wording, Rejection):
+        return wording
+      task = _assemble(brief, planned, executed, wording)
+      return augment.make(task, brief.seed.category, wording, executed, rng)
+
+    task = _accepted(reword, accepts)
+    if isinstance(task, Rejection):
+      return task
+    objection = critique.review(planned, task, gates) or stages.judge(task)
+    if objection is None:
+      return dataclasses.replace(
+          task, task_id=f'syn_{task.content_hash()}', parent=brief.seed.task_id
+      )
+  return objection
+
+
+def _accepted(
+    reword: Callable[[], Task | Rejection], accepts: Callable[[Task], bool]
+) -> Task | Rejection:
+  """The first wording on the right side of the held-out split."""
   for _ in range(REWORDINGS):
-    wording = stages.rewrite(planned, executed, rng)
-    if isinstance(wording, Rejection):
-      return wording
-    worded = _assemble(brief, planned, executed, wording)
-    worded = augment.make(
-        worded, brief.seed.category, wording, executed, rng
-    )
-    if isinstance(worded, Rejection):
-      return worded
-    if accepts(worded):
-      task = worded
-      break
-  if isinstance(task, Rejection):
-    return task
-  objection = critique.review(planned, task, gates) or stages.judge(task)
-  if objection:
-    return objection
-  return dataclasses.replace(
-      task, task_id=f'syn_{task.content_hash()}', parent=brief.seed.task_id
-  )
+    task = reword()
+    if isinstance(task, Rejection) or accepts(task):
+      return task
+  return Rejection('duplicate', 'known, or of the other side of the split')
 
 
 def _assemble(
