@@ -14,7 +14,6 @@ import numpy as np
 from rods_jax.device import axes as axes_lib
 from rods_jax.device import model
 from rods_jax.device import update
-from rods_jax.device import update
 
 MESH_AXES, RULES = axes_lib.MESH_AXES, axes_lib.RULES
 
@@ -176,13 +175,6 @@ def put(tree: Any, shardings: Any) -> Any:
     )
 
   return jax.tree.map(place, shardings, tree)
-
-
-def put_batch(batch: Any, mesh: Mesh) -> Any:
-  """A Batch on the host, as the update wants it; as it is in one process."""
-  if jax.process_count() == 1:
-    return batch  # jit places it
-  return put(batch, update.batch_shardings(mesh))
 
 
 def put_batch(batch: Any, mesh: Mesh) -> Any:

@@ -17,7 +17,7 @@ language model, and what it answers is kept, so that the same holds.
 import dataclasses
 import functools
 import re
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -36,10 +36,10 @@ from rods_jax.host.synthesis import (
     states,
 )
 from rods_jax.host.synthesis.compose import batch
-from rods_jax.host.synthesis.compose.records import Gates
 from rods_jax.host.synthesis.llm.records import LlmConfig
 from rods_jax.host.synthesis.reading import Reading
 from rods_jax.host.synthesis.records import STAGES, Rejection, Report
+from rods_jax.host.synthesis.request import Request
 from rods_jax.host.synthesis.substitute import Writer, complete_messages
 from rods_jax.types import Task, Turn
 
@@ -55,59 +55,6 @@ MIN_HELDOUT = 4  # entities that the user says and an evaluation exchanges
 HELDOUT_SHARE = 4  # one in so many contents is for evaluation only
 REWORDINGS = 12  # tries to word a variant for its side of that split
 PROBES = 3  # trials of a slot on its own, before it is used
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """Work for the synthesizer.
-
-  Attributes:
-    epoch: the epoch whose statistics chose the seeds.
-    seeds: the seed tasks.
-    per_seed: variants wanted of each.
-    rng_seed: base of the named random stream.
-    attempts: candidates per variant before the synthesizer gives up.
-    forbidden: content hashes that must not come again.
-    stream: name of the random stream.
-    heldout: whether the variants are for evaluation, else for training.
-    max_profile_distance: from a variant to its seed, 0 to 1.
-    planner: 'exchange' changes the values of a seed's calls, 'compose' makes
-      new chains of calls with its structure.
-    gates: thresholds of composed tasks.
-    llm: fields of the LlmConfig whose model writes composed tasks; None for
-      programmatic ones.
-  """
-
-  epoch: int
-  seeds: tuple[Task, ...]
-  per_seed: int
-  rng_seed: int
-  attempts: int = 3
-  forbidden: frozenset[str] = frozenset()
-  stream: str = 'synthesis'
-  heldout: bool = False
-  max_profile_distance: float = profile.MAX_DISTANCE
-  planner: str = 'exchange'
-  gates: Gates = Gates()
-  llm: Mapping[str, Any] | None = None
-
-  def to_json(self) -> dict[str, Any]:
-    fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-    return fields | {
-        'seeds': [seed.to_json() for seed in self.seeds],
-        'forbidden': sorted(self.forbidden),
-        'gates': dataclasses.asdict(self.gates),
-    }
-
-  @classmethod
-  def from_json(cls, data: Mapping[str, Any]) -> 'Request':
-    """Inverse of to_json, also after a round trip through JSON text."""
-    seeds = tuple(Task.from_json(seed) for seed in data['seeds'])
-    forbidden = frozenset(data['forbidden'])
-    gates = Gates(**data.get('gates', {}))  # older checkpoints have none
-    return cls(**{
-        **data, 'seeds': seeds, 'forbidden': forbidden, 'gates': gates
-    })  # pyformat: disable
 
 
 @dataclasses.dataclass(frozen=True)
