@@ -144,7 +144,8 @@ def _default() -> ml_collections.ConfigDict:
   synthesis.planner = 'exchange'
   # Of a composed task: edit distance of the classes of its calls to its seed's,
   # up to 1; turns that need an earlier one, as a share of the seed's;
-  # distance of words and calls to every other task (quality.Nearest).
+  # distance of words and calls to the seeds and to the tasks that are made with
+  # it (quality.Nearest); those of earlier epochs may not be the same.
   synthesis.max_class_distance = 0.0
   synthesis.min_cross_turn = 0.5
   synthesis.min_novelty = 0.5
