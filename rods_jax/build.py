@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 import pathlib
+from typing import Any
 
 from flax import nnx
 import jax
@@ -275,3 +276,12 @@ def build_environments(
   if not config.rollout.env_workers:
     return env_pool.InProcess()
   return env_pool.EnvPool(config.rollout.env_workers)
+
+
+def language_model(
+    config: ml_collections.ConfigDict,
+) -> dict[str, Any] | None:
+  """The server that synthesis asks; None where it is programmatic."""
+  if config.synthesis.language == 'programmatic':
+    return None
+  return config.synthesis.llm.to_dict()

@@ -127,10 +127,18 @@ def metrics(results: Results) -> dict[str, float]:
   }
 
 
-def write(workdir: pathlib.Path, step: int, results: Results) -> None:
-  """Writes eval.json."""
+def write(
+    config: ml_collections.ConfigDict,
+    workdir: pathlib.Path,
+    step: int,
+    results: Results,
+) -> None:
+  """Writes eval.json; temperature 0 is greedy, and cuts nothing."""
   data = {
       'step': step,
+      'temperature': config.eval.temperature,
+      'top_k': config.rollout.top_k,
+      'top_p': config.rollout.top_p,
       'splits': {
           split: {name: dataclasses.asdict(s) for name, s in scores.items()}
           for split, scores in results.items()
@@ -170,6 +178,6 @@ def evaluate_run(
       config, policy, params, build.evaluation_tasks(config, tasks, policy.fmt)
   )
   if exchange.is_first():
-    write(workdir, step, results)
+    write(config, workdir, step, results)
     print(table(results))
   return 0

@@ -48,7 +48,8 @@ def write_report(workdir: str | os.PathLike[str]) -> pathlib.Path:
 def summary_rows(workdir: str | os.PathLike[str]) -> list[tuple[Any, ...]]:
   """Before and after, for terminal.summary_table; same numbers as the page."""
   run = report_data.load(workdir)
-  rows = [('greedy evaluation', 'before', 'after', 'change')]
+  decoding = report_data.decoding(run)
+  rows = [(f'evaluation, {decoding}', 'before', 'after', 'change')]
   for row in _evaluation_table(run):
     name = f'{row["split"]}: {row["measure"]}'
     rows.append((name, row['before'], row['after'], row['change']))
@@ -104,6 +105,7 @@ def _render(run: report_data.Run) -> str:
       rates=report_figures.rates(run),
       flat=report_figures.flat(run),
       dialogues=report_dialogue.choose(run),
+      decoding=report_data.decoding(run),
       config_text=json.dumps(run.config, indent=2) if run.config else '',
   )
   return report_dialogue.without_surrogates(page)
@@ -169,7 +171,7 @@ def _progress_tile(run: report_data.Run, split: str) -> dict[str, Any]:
   return {
       'label': report_data.SPLITS[split],
       'value': value,
-      'below': 'greedy progress, before → after',
+      'below': f'progress, {report_data.decoding(run)}, before → after',
       'change': change,
   }
 

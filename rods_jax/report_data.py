@@ -171,6 +171,12 @@ def _visits(events: Iterable[Row]) -> list[Visit]:
   return visits
 
 
+def decoding(run: Run) -> str:
+  """How evaluations choose tokens."""
+  temperature = number(run.config.get('eval'), 'temperature')
+  return f'temperature {temperature:g}' if temperature else 'greedy'
+
+
 def planned_epochs(run: Run) -> int | None:
   return number(run.config.get('train'), 'num_epochs')
 

@@ -72,13 +72,16 @@ def reward(run: report_data.Run) -> charts.Chart | None:
           _smooth(rewards, window),
       ),
   ]
+  decoding = report_data.decoding(run)
   for split, name, css in (
-      ('heldout_variants', 'greedy, held-out variants', 'c-violet'),
-      ('heldout_scenarios', 'greedy, held-out scenarios', 'c-amber'),
+      ('heldout_variants', 'held-out variants', 'c-violet'),
+      ('heldout_scenarios', 'held-out scenarios', 'c-amber'),
   ):
     values = report_data.numbers(run.evaluations, f'eval/{split}_progress')
     at = [row['step'] for row in run.evaluations]
-    series.append(charts.Series(name, css, at, values, 'points'))
+    series.append(
+        charts.Series(f'{decoding}, {name}', css, at, values, 'points')
+    )
   return charts.line_chart(
       series, label='Progress reward over optimizer steps',
       x_label='optimizer step', y_label='progress reward (0 to 1)',

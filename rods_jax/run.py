@@ -176,7 +176,11 @@ class Run:
         document['pool'], *pool_configs(self.config)
     )
     if document['pending'] is not None:
-      self.pending = pipeline.Request.from_json(document['pending'])
+      pending = pipeline.Request.from_json(document['pending'])
+      # The server may have moved since.
+      self.pending = dataclasses.replace(
+          pending, llm=build.language_model(self.config)
+      )
 
   def save(self) -> None:
     """One composite checkpoint, unless there is one of this step already.

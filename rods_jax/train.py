@@ -29,6 +29,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from rods_jax import build
 from rods_jax import errors
 from rods_jax import evaluate
 from rods_jax import exchange
@@ -302,17 +303,14 @@ def _request(run: run_lib.Run, epoch: int) -> None:
           min_cross_turn=run.config.synthesis.min_cross_turn,
           min_novelty=run.config.synthesis.min_novelty,
       ),
-      llm=(
-          run.config.synthesis.llm.to_dict()
-          if run.config.synthesis.language == 'openai' else None
-      ),
+      llm=build.language_model(run.config),
   )
   if epoch + 1 < run.config.train.num_epochs:
     run.submit_pending()
 
 
 def evaluate_policy(run: run_lib.Run) -> Metrics:
-  """Greedy scores of the current policy on both evaluation sets."""
+  """Scores of the current policy on both evaluation sets."""
   with run.timer.phase('evaluate'):
     results = evaluate.evaluate_tasks(
         run.config,
@@ -323,7 +321,7 @@ def evaluate_policy(run: run_lib.Run) -> Metrics:
         run.environments,
     )
   if exchange.is_first():
-    evaluate.write(run.workdir, run.position.step, results)
+    evaluate.write(run.config, run.workdir, run.position.step, results)
   return evaluate.metrics(results)
 
 

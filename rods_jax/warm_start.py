@@ -60,7 +60,7 @@ def warm_start(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   results = evaluate.evaluate_tasks(
       config, policy, params, build.evaluation_tasks(config, tasks, policy.fmt)
   )
-  evaluate.write(workdir, config.warm_start.num_steps, results)
+  evaluate.write(config, workdir, config.warm_start.num_steps, results)
   print(evaluate.table(results))
   return 0
 

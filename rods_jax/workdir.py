@@ -9,11 +9,18 @@ import ml_collections
 
 from rods_jax import errors
 
-# A finished run may be continued for more epochs; where episodes are played
-# changes no number; only an evaluation cuts the distribution.
+# A finished run may be continued for more epochs; where episodes are played and
+# where the language model is changes no number; only an evaluation cuts the
+# distribution.
 _MAY_DIFFER = {
     'train.num_epochs', 'rollout.env_workers', 'rollout.top_k', 'rollout.top_p'
-}
+} | {
+    f'synthesis.llm.{name}'
+    for name in (
+        'base_url', 'timeout_s', 'max_retries', 'backoff_s', 'prompt_price',
+        'completion_price', 'cache',
+    )
+}  # pyformat: disable
 
 
 @contextlib.contextmanager

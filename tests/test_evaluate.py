@@ -59,10 +59,16 @@ def test_no_tasks_no_scores():
 
 def test_eval_json(tmp_path):
   scores = evaluate.score([task('base')], [trajectory(1, 0)])
-  evaluate.write(tmp_path / 'new', 7, {'heldout_variants': scores})
+  config = tiny.get_config()
+  config.eval.temperature = 0.5
+  config.rollout.top_k = 3
+  evaluate.write(config, tmp_path / 'new', 7, {'heldout_variants': scores})
   score = {'accuracy': 0.0, 'progress': 0.5, 'num_tasks': 1}
   assert json.loads((tmp_path / 'new' / 'eval.json').read_text()) == {
       'step': 7,
+      'temperature': 0.5,
+      'top_k': 3,
+      'top_p': 1.0,
       'splits': {'heldout_variants': {'base': score, 'all': score}},
   }
   assert evaluate.metrics({'heldout_variants': scores}) == {
@@ -74,7 +80,7 @@ def test_eval_json(tmp_path):
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(errors.UserError, match='Cannot write to'):
-    evaluate.write(tmp_path / 'file', 0, {})
+    evaluate.write(tiny.get_config(), tmp_path / 'file', 0, {})
 
 
 def test_without_a_checkpoint_the_initial_policy_is_evaluated(

@@ -213,7 +213,7 @@ def test_a_long_run_stays_small(tmp_path):
 
 def test_summary_rows_are_the_pages_numbers(workdir):
   rows = report.summary_rows(workdir)
-  assert rows[0] == ('greedy evaluation', 'before', 'after', 'change')
+  assert rows[0] == ('evaluation, greedy', 'before', 'after', 'change')
   name, before, after, change = rows[1]
   assert name == 'Held-out variants of training scenarios: progress'
   assert (before, after) == (0.31, 0.47)

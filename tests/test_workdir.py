@@ -45,6 +45,16 @@ def test_more_epochs_continue(tmp_path):
   assert found['train']['num_epochs'] == rods.get_config().train.num_epochs + 3
 
 
+def test_a_language_model_may_move_but_not_change(tmp_path):
+  config = rods.get_config()
+  workdir.prepare(tmp_path, config)
+  config.synthesis.llm.base_url = 'http://elsewhere:8000/v1'
+  config.synthesis.llm.timeout_s = 7.0
+  workdir.prepare(tmp_path, config)
+  config.synthesis.llm.model = 'another'
+  assert 'synthesis.llm.model is' in refusal(tmp_path, config)
+
+
 def test_another_configs_run_is_refused_and_left_alone(tmp_path):
   config = rods.get_config()
   workdir.prepare(tmp_path, config)

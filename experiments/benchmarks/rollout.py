@@ -19,11 +19,13 @@ each a few minutes on two quiet cores:
   tunix        google-tunix's sampler, in an environment of its own
                (requirements-tunix.txt beside this file).
 
-The result of a part is written as soon as it is there.
+turns and cached need tests/requirements.txt. With --out the result of a part is
+written as soon as it is there.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
+from importlib import import_module
 import json
 import logging
 import pathlib
@@ -34,6 +36,7 @@ import jax
 
 from experiments.benchmarks import ours
 from experiments.benchmarks import workload
+from rods_jax import errors
 from rods_jax.device import model
 
 PARTS = (
@@ -60,6 +63,8 @@ class Benchmark:
   def run(self, parts: Sequence[str]) -> Results:
     if {'turns', 'cached'} & set(parts):
       self._load_torch()
+    if 'tunix' in parts:  # is it installed? Said before the others run
+      import_module('experiments.benchmarks.tunix_baseline')
     for part in parts:
       logging.info('Part %s.', part)
       self.results[part] = getattr(self, f'part_{part}')()
@@ -92,18 +97,18 @@ class Benchmark:
   def _dialogues(self, deviation: float = _USUAL) -> workload.Dialogues:
     return workload.Dialogues(self._scale, deviation)
 
-  def _play(self, **options) -> dict[str, float]:
+  def _play(self, **options) -> tuple[list, dict[str, float]]:
     engine, params = self._ours()
     before = engine.num_programs
     found, rows = ours.play(engine, params, **options)
-    self._rows.setdefault('engine', rows)
-    return found | {
+    return rows, found | {
         'programs': engine.num_programs,
         'programs_after_warm_up': engine.num_programs - before,
     }
 
   def part_engine(self):
-    return self._play(dialogues=self._dialogues())
+    self._rows['engine'], found = self._play(dialogues=self._dialogues())
+    return found
 
   def _baseline(self, play) -> dict[str, float]:
     found, rows = play(self._made, self._dialogues())
@@ -122,10 +127,10 @@ class Benchmark:
   def part_synchronous(self):
     dialogues = self._dialogues(_LONG_TAILED)
     return {
-        'continuous': self._play(dialogues=dialogues),
+        'continuous': self._play(dialogues=dialogues)[1],
         'synchronous': self._play(
             dialogues=dialogues, synchronous=True
-        ),
+        )[1],
     }
 
   def part_small(self):
@@ -139,7 +144,7 @@ class Benchmark:
     return {
         name: self._play(
             dialogues=dialogues, tool_s=_TOOL_S, overlap_tokens=tokens
-        )
+        )[1]
         for name, tokens in (('waits', 0), ('overlaps', _OVERLAP_TOKENS))
     }
 
@@ -213,6 +218,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   unknown = set(options.parts) - set(PARTS)
   if unknown:
     parser.error(f'there is no part {sorted(unknown)[0]!r}')
+  try:
+    if options.out:
+      options.out.touch()
+  except OSError as error:
+    parser.error(f'--out={options.out}: {error.strerror}')
   return options
 
 
@@ -228,8 +238,12 @@ def main(argv: Sequence[str]) -> int:
       options.out.write_text(text + '\n')
     logging.info('%s', json.dumps(results['numbers']))
 
-  benchmark = Benchmark(workload.SCALES[options.scale], write)
-  results = benchmark.run(options.parts)
+  try:
+    benchmark = Benchmark(workload.SCALES[options.scale], write)
+    results = benchmark.run(options.parts)
+  except errors.UserError as error:
+    logging.error('Error: %s', error)
+    return 1
   if options.json:
     print(json.dumps(results | {'numbers': numbers(results)}, indent=2))
   else:
