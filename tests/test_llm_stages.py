@@ -174,15 +174,17 @@ def test_bad_words_are_asked_for_again_and_then_rejected(text, reason):
 
 
 def test_the_same_task_twice_at_once_is_dropped():
-  """Alone, the later one knows of the earlier one, and finds no new words."""
-  model = Model()
-  for concurrency, reason in (
-      (2, 'duplicate: made at the same time'),
-      (1, 'duplicate: known, or of the other side of the split'),
+  """Alone, the later one knows of the earlier one, and asks for no words that
+  could not make it new; it would ask 12 times."""
+  for concurrency, reason, written in (
+      (2, 'duplicate: made at the same time', 2),
+      (1, 'duplicate: the calls of a known task', 1),
   ):
+    model = Model()
     tasks, report, _ = made(model, [SEED, SEED], concurrency=concurrency)
     assert len(tasks) == 1 and report.reasons == {reason: 1}
     assert (report.attempts, report.accepted, report.failed_seeds) == (2, 1, 1)
+    assert len(model.asked['writer']) == written
 
 
 def test_what_is_known_does_not_depend_on_time():
@@ -198,7 +200,7 @@ def test_what_is_known_does_not_depend_on_time():
   assert len(tasks) == 1
   assert report.reasons == {
       'duplicate: made at the same time': 1,
-      'duplicate: known, or of the other side of the split': 1,
+      'duplicate: the calls of a known task': 1,
   }
 
 

@@ -70,6 +70,9 @@ def compose_all(
           counted,
           stages,
           gates,
+          # Programmatic words cost nothing, and drawing none would change
+          # what comes of a random stream.
+          llm and (lambda calls: novelty.knows_calls(calls, known[place])),
       )
       return result, counted
 
