@@ -139,6 +139,21 @@ def test_the_planner_is_told_which_dependencies_it_made():
   assert told['blocked'] == []
 
 
+def test_the_planner_is_told_of_the_gates_on_structure():
+  """Calls 2 and 4 depend on 1 and 3. Half of the seed's turns that need an
+  earlier one are wanted, rounded up; all of them where the gate says so."""
+  model = Model()
+  made(model)
+  data = data_of(model.asked['planner'][0])
+  theirs = profile.of(SEED)
+  assert data['classes'] == list(theirs.classes)
+  owners = {entry['tool']: entry['class'] for entry in data['tools']}
+  assert all(owners[tool] == bfcl.owner(tool) for tool in owners)
+  assert data['turns_that_need_an_earlier_one'] == math.ceil(
+      theirs.turns_back / 2
+  ) > 0
+
+
 def test_what_another_state_avoids_is_patched_and_asks_for_nothing():
   """An order of more than the account holds: the account gets more."""
   seed = ALL['multi_turn_base_122']
