@@ -236,7 +236,7 @@ def command(monkeypatch, capsys):
   def run(server, *flags):
     monkeypatch.setattr('sys.argv', [
         'synthesize', '--json', '--language=openai', '--model=m',
-        f'--base_url={server.url}', '--backoff_s=0.001', *flags,
+        f'--base_url={server.url}', '--cache=', *flags,
     ])  # pyformat: disable
     try:
       synthesize.main()
