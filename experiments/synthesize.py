@@ -18,6 +18,7 @@ makes the same corpus, asks for nothing and costs nothing.
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -28,16 +29,16 @@ import resource
 import sys
 import tempfile
 import time
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable, Iterator, NoReturn
 
 import networkx as nx
 import numpy as np
 import tqdm
 
 from configs import rods
+from experiments import synthesize_llm
 from rods_jax import errors
 from rods_jax import rng as rng_lib
-from rods_jax import settings
 from rods_jax import terminal
 from rods_jax.host import bfcl
 from rods_jax.host.synthesis import corpus as corpus_lib
@@ -45,8 +46,7 @@ from rods_jax.host.synthesis import pipeline, profile, quality, trace
 from rods_jax.host.synthesis.compose import batch, stages
 from rods_jax.host.synthesis.compose.records import Gates
 from rods_jax.host.synthesis.corpus import Attempted, Corpus
-from rods_jax.host.synthesis.llm import client
-from rods_jax.host.synthesis.llm.records import LlmConfig
+from rods_jax.host.synthesis.llm.records import Health, LlmConfig
 from rods_jax.host.synthesis.records import Rejection, Report
 from rods_jax.types import CATEGORIES, Task
 
@@ -90,6 +90,7 @@ def attempts(
     gates: Gates = Gates(),
     planner: str = 'compose',
     llm: LlmConfig | None = None,
+    health: Health | None = None,
 ) -> Iterator[Attempted]:
   """What comes of task numbers, one after the other.
 
@@ -101,6 +102,7 @@ def attempts(
     gates: thresholds of composed tasks.
     planner: 'exchange' for variants, which only must not be the same.
     llm: the server of --language=openai.
+    health: of that server; is kept up to date.
   """
   numbers, again = itertools.tee(numbers)
   wanted = (
@@ -115,7 +117,7 @@ def attempts(
   else:
     made = batch.compose_all(
         wanted, lambda task: not pipeline.is_heldout(task), known, ATTEMPTS,
-        gates, llm,
+        gates, llm, health,
     )  # pyformat: disable
   start = time.process_time()
   for number, (result, report) in zip(numbers, made):
@@ -148,17 +150,22 @@ def fill(
     gates: Gates,
     llm: LlmConfig | None,
 ) -> None:
-  """Makes what is missing of a corpus."""
-  known, n = novelty(folder.tasks(), gates), args.n
+  """Makes what is missing of a corpus.
+
+  Raises:
+    UserError: the server does not answer; the numbers that this concerns are
+      left for the next time.
+  """
+  known, n, health = novelty(folder.tasks(), gates), args.n, Health()
   made = attempts(
       chosen, range(folder.next_number, n), args.rng_seed, known, gates,
-      args.planner, llm,
+      args.planner, llm, health,
   )  # pyformat: disable
-  with tqdm.tqdm(
+  with contextlib.closing(made), tqdm.tqdm(
       total=n, initial=folder.next_number, unit='task', dynamic_ncols=True,
       disable=not sys.stderr.isatty(),
   ) as bar:  # pyformat: disable
-    for attempted in made:
+    for attempted in synthesize_llm.answered(made, health, llm):
       folder.add(attempted)
       bar.update()
       if bar.disable and not folder.next_number % corpus_lib.SHARD:
@@ -280,45 +287,15 @@ def _code() -> str:
   return digest.hexdigest()[:12]
 
 
-def llm_flags(parser: argparse.ArgumentParser) -> None:
-  """A flag for the language, and one for each field of synthesis.llm."""
-  parser.add_argument(
-      '--language', default='programmatic', help="or 'openai'"
-  )
-  group = parser.add_argument_group('the server of --language=openai')
-  for name, value in rods.get_config().synthesis.llm.items():
-    kind = _switch if isinstance(value, bool) else type(value)
-    group.add_argument(
-        f'--{name}', type=kind, default=value, help=f'default: {value!r}'
-    )
-
-
-def _switch(text: str) -> bool:
-  if text not in ('True', 'False'):
-    raise argparse.ArgumentTypeError(f'True or False, not {text!r}')
-  return text == 'True'
-
-
-def llm_of(args: argparse.Namespace) -> LlmConfig | None:
-  """The server that the flags name; None for programmatic synthesis.
-
-  Raises:
-    UserError: a flag is out of its range, or the package openai is missing.
-  """
-  config = rods.get_config()
-  synthesis = config.synthesis
-  synthesis.update(planner=args.planner, language=args.language)
-  synthesis.llm.update({name: getattr(args, name) for name in synthesis.llm})
-  settings.validate(config)
-  if synthesis.language == 'programmatic':
-    return None
-  client.require()
-  return LlmConfig(**synthesis.llm.to_dict())
+def _fail(error: errors.UserError) -> NoReturn:
+  """One line, without the flags that parser.error would print."""
+  print(f'error: {error}', file=sys.stderr)
+  sys.exit(2)
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  llm_flags(parser)
+  synthesize_llm.add_flags(parser)
   parser.add_argument('--n', type=int, default=1000, help='tasks to try')
   parser.add_argument('--rng_seed', type=int, default=0)
   parser.add_argument(
@@ -335,9 +312,9 @@ def main() -> None:
   if args.n < 1:
     parser.error(f'--n must be at least 1, not {args.n}.')
   try:
-    llm = llm_of(args)
+    llm = synthesize_llm.config_of(args)
   except errors.UserError as error:
-    parser.error(str(error))
+    _fail(error)
   chosen = [s for s in seeds() if args.category in (None, s.category)]
   for seed in chosen:
     stages.brief_of(seed)  # Reading the seeds is no part of the rate.
@@ -348,7 +325,8 @@ def main() -> None:
   config = {
       'n': args.n, 'rng_seed': args.rng_seed, 'attempts': ATTEMPTS,
       'planner': args.planner, **dataclasses.asdict(gates),
-      'language': args.language, 'model': llm and llm.model,
+      'language': args.language,
+      **{name: llm and getattr(llm, name) for name in synthesize_llm.DECISIVE},
       'bfcl_eval': bfcl.VERSION, 'code': _code(),
   }  # pyformat: disable
   with tempfile.TemporaryDirectory() as scratch:
@@ -358,7 +336,7 @@ def main() -> None:
         fill(folder, chosen, args, gates, llm)
         found = summary(folder, chosen, args.n)
     except errors.UserError as error:
-      parser.error(str(error))
+      _fail(error)
   if args.out:
     (args.out / 'report.json').write_text(
         json.dumps(found, indent=2), encoding='utf-8'

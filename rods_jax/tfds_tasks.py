@@ -27,6 +27,7 @@ from typing import Any, Iterable, Iterator, Mapping
 import numpy as np
 import tensorflow_datasets as tfds
 
+from rods_jax import errors
 from rods_jax import types
 from rods_jax.host import bfcl
 from rods_jax.host.synthesis import corpus as corpus_lib
@@ -185,9 +186,28 @@ def corpus(
     data_dir: for what tfds prepares; its own default if None.
 
   Raises:
-    UserError: the folder holds no corpus.
+    UserError: the folder holds no corpus, an unfinished one, or no task.
   """
-  shards = corpus_lib.read_manifest(folder)['shards']
+  manifest = corpus_lib.read_manifest(folder)
+  _check_whole(folder, manifest)
+  shards = manifest['shards']
   name = corpus_lib.digest(''.join(shard['sha256'] for shard in shards))[:16]
   config = CorpusConfig(name=name, folder=str(pathlib.Path(folder).resolve()))
   return RodsCorpus(config=config, data_dir=data_dir)
+
+
+def _check_whole(
+    folder: str | os.PathLike[str], manifest: Mapping[str, Any]
+) -> None:
+  counts, n = manifest['counts'], manifest['config']['n']
+  done = counts.get('numbers', 0)
+  if done < n:
+    raise errors.UserError(
+        f'{folder} is unfinished, {done} of {n} task numbers are published; '
+        'give the command that makes it once more.'
+    )
+  if not counts.get('tasks', 0):
+    raise errors.UserError(
+        f'{folder} holds no task: no attempt was accepted; see "reasons" in '
+        'its report.json.'
+    )

@@ -8,8 +8,9 @@ import pytest
 from experiments import synthesize
 from rods_jax.host import bfcl
 from rods_jax.host.synthesis import pipeline, profile, quality
-from rods_jax.host.synthesis.compose import critique, stages
+from rods_jax.host.synthesis.compose import batch, critique, stages
 from rods_jax.host.synthesis.compose.records import Gates
+from rods_jax.host.synthesis.records import Rejection
 
 SEEDS = {seed.task_id: seed for seed in synthesize.seeds()}
 TWO_CLASSES = 'multi_turn_base_174'  # tweets and travel
@@ -163,6 +164,27 @@ def test_known_words_known_calls_and_known_content_do_not_come_again(similar):
   ))  # pyformat: disable
   calls = dataclasses.replace(other, turns=task.turns)
   assert not novelty.accepts(words) and not novelty.accepts(calls)
+
+
+def test_a_near_copy_of_its_own_seed_is_worded_anew():
+  """The seed has nearly the calls and words that its first task gets. A task
+  with its seed's id would not be compared with it, be finished, and be dropped
+  at last as if another had been made at the same time."""
+  seed = SEEDS[TWO_CLASSES]
+  fresh = lambda: np.random.default_rng(0)  # its first plan is a task
+  task = stages.compose(seed, fresh(), lambda t: True, 1)
+  last = task.turns[-1]
+  changed = dataclasses.replace(last, ground_truth=last.ground_truth[:-1])
+  turns = (*task.turns[:-1], changed)
+  novelty = quality.Novelty(0.999)
+  novelty.add(dataclasses.replace(task, task_id=seed.task_id, turns=turns))
+  (result, report), = batch.compose_all(
+      [batch.Wanted(seed, fresh)], lambda t: True, novelty, 1
+  )
+  assert result == Rejection(
+      'duplicate', 'known, or of the other side of the split'
+  )
+  assert report.accepted == 0 and report.attempts == 1
 
 
 def test_the_order_of_calls_keeps_classes_and_references():

@@ -2,14 +2,19 @@
 
 import copy
 import json
+import math
 
 import numpy as np
 import pytest
 
+from rods_jax.host import bfcl
+from rods_jax.host.synthesis import profile
 from rods_jax.host.synthesis.compose import execute, stages
+from rods_jax.host.synthesis.compose.records import Gates, Plan
 from rods_jax.host.synthesis.llm import session
 from rods_jax.host.synthesis.llm.records import Answer, LlmConfig
-from tests.llm_script import ALL, Model, data_of, made
+from rods_jax.host.synthesis.records import Rejection
+from tests.llm_script import ALL, SEED, Model, data_of, made, rng_of
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +142,81 @@ def test_the_planner_is_told_which_dependencies_it_made():
   assert told['reason'] == 'the calls have other dependencies'
   assert told['detail'] == 'wanted [(1, 2), (3, 4)], found [(0, 2)]'
   assert told['blocked'] == []
+
+
+def test_the_planner_is_told_of_the_gates_on_structure():
+  """Calls 2 and 4 depend on 1 and 3. Half of the seed's turns that need an
+  earlier one are wanted, rounded up; all of them where the gate says so."""
+  model = Model()
+  made(model)
+  data = data_of(model.asked['planner'][0])
+  theirs = profile.of(SEED)
+  assert data['classes'] == list(theirs.classes)
+  owners = {entry['tool']: entry['class'] for entry in data['tools']}
+  assert all(owners[tool] == bfcl.owner(tool) for tool in owners)
+  assert data['turns_that_need_an_earlier_one'] == math.ceil(
+      theirs.turns_back / 2
+  ) > 0
+
+
+def ticket_in_between(calls):
+  """The second call is of the other class."""
+  calls[1] = {'tool': 'get_ticket', 'args': {'ticket_id': OTHER}}
+  return calls
+
+
+def card_and_flight_in_one_turn(calls):
+  """The dependence across turns is one inside the first turn."""
+  nearest = {'tool': 'get_nearest_airport_by_city',
+             'args': {'location': 'Rivermist'}}  # pyformat: disable
+  return [calls[0], calls[2], nearest, *calls[3:]]
+
+
+@pytest.mark.parametrize(
+    ('change', 'loose', 'reason', 'detail'),
+    [
+        (
+            ticket_in_between, Gates(max_class_distance=0.2),
+            'the calls are of other classes',
+            "wanted ['TravelAPI', 'TravelAPI', 'TravelAPI', 'TicketAPI', "
+            "'TicketAPI'], found ['TravelAPI', 'TicketAPI', 'TravelAPI', "
+            "'TicketAPI', 'TicketAPI']",
+        ),
+        (
+            card_and_flight_in_one_turn, Gates(min_cross_turn=0.0),
+            'too few turns need an earlier one',
+            'wanted 1, found 0: turns []',
+        ),
+    ],
+    ids=['classes', 'turns'],
+)  # pyformat: disable
+def test_plans_that_the_gates_would_drop_are_refused_before_words(
+    change, loose, reason, detail
+):
+  """One call of five may be of another class at a distance of 0.2."""
+  right = copy.deepcopy(Model().right[0][0])
+  calls = iter(change([c for turn in right['turns'] for c in turn]))
+  right['turns'] = [[next(calls) for _ in turn] for turn in right['turns']]
+
+  def planned(gates):
+    return session.stages(lambda _: Answer(json.dumps(right)), gates).plan(
+        stages.brief_of(SEED), frozenset(), rng_of(SEED), None
+    )
+
+  assert planned(Gates()) == Rejection('plan', reason, detail)
+  assert isinstance(planned(loose), Plan), planned(loose)
+
+
+def test_a_value_that_the_user_said_before_is_a_reference():
+  """The access token of the first turn may be left to it in the second: with
+  the booking cancelled there, one turn may need an earlier one."""
+  right = copy.deepcopy(Model().right[0][0])
+  (card, cancel), (flight,), rest = right['turns']
+  right['turns'] = [[card, flight], [cancel], rest]
+  found = session.stages(lambda _: Answer(json.dumps(right))).plan(
+      stages.brief_of(SEED), frozenset(), rng_of(SEED), None
+  )
+  assert isinstance(found, Plan), found
 
 
 def test_what_another_state_avoids_is_patched_and_asks_for_nothing():

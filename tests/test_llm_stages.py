@@ -174,15 +174,17 @@ def test_bad_words_are_asked_for_again_and_then_rejected(text, reason):
 
 
 def test_the_same_task_twice_at_once_is_dropped():
-  """Alone, the later one knows of the earlier one, and finds no new words."""
-  model = Model()
-  for concurrency, reason in (
-      (2, 'duplicate: made at the same time'),
-      (1, 'duplicate: known, or of the other side of the split'),
+  """Alone, the later one knows of the earlier one, and asks for no words that
+  could not make it new; it would ask 12 times."""
+  for concurrency, reason, written in (
+      (2, 'duplicate: made at the same time', 2),
+      (1, 'duplicate: the calls of a known task', 1),
   ):
+    model = Model()
     tasks, report, _ = made(model, [SEED, SEED], concurrency=concurrency)
     assert len(tasks) == 1 and report.reasons == {reason: 1}
     assert (report.attempts, report.accepted, report.failed_seeds) == (2, 1, 1)
+    assert len(model.asked['writer']) == written
 
 
 def test_what_is_known_does_not_depend_on_time():
@@ -198,7 +200,7 @@ def test_what_is_known_does_not_depend_on_time():
   assert len(tasks) == 1
   assert report.reasons == {
       'duplicate: made at the same time': 1,
-      'duplicate: known, or of the other side of the split': 1,
+      'duplicate: the calls of a known task': 1,
   }
 
 
@@ -224,28 +226,97 @@ def test_a_request_of_the_training_loop_asks_the_server(tmp_path):
   assert json.loads(json.dumps(report.to_json())) == report.to_json()
 
 
-def test_the_command_reports_tokens_and_cost(tmp_path, monkeypatch, capsys):
-  """Three requests of 1,000 and 10 tokens at 2 and 30 a million: 0.0069."""
+@pytest.fixture
+def command(monkeypatch, capsys):
+  """Runs the command on one seed: (its numbers, None) or (None, its error)."""
   monkeypatch.setattr(synthesize, 'seeds', lambda: [SEED])
   monkeypatch.setattr(synthesize.rng_lib, 'host', lambda *args: rng_of(SEED))
   monkeypatch.setattr(synthesize.pipeline, 'is_heldout', lambda task: False)
-  for run, requests in (('a', 3), ('b', 0)):
-    with serve(Model()) as server:
-      monkeypatch.setattr('sys.argv', [
-          'synthesize', '--n=1', '--json', '--language=openai', '--model=m',
-          f'--base_url={server.url}', f'--cache={tmp_path / "cache"}',
-          '--prompt_price=2', '--completion_price=30', '--json_mode=False',
-          f'--out={tmp_path / run}',
-      ])  # pyformat: disable
+
+  def run(server, *flags):
+    monkeypatch.setattr('sys.argv', [
+        'synthesize', '--json', '--language=openai', '--model=m',
+        f'--base_url={server.url}', '--cache=', *flags,
+    ])  # pyformat: disable
+    try:
       synthesize.main()
-    found = json.loads(capsys.readouterr().out)
+    except SystemExit as stop:
+      assert stop.code == 2
+      return None, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out), None
+
+  return run
+
+
+def test_the_command_reports_tokens_and_cost(tmp_path, command):
+  """Three requests of 1,000 and 10 tokens at 2 and 30 a million: 0.0069."""
+  for name, requests in (('a', 3), ('b', 0)):
+    with serve(Model()) as server:
+      found, _ = command(
+          server, '--n=1', f'--cache={tmp_path / "cache"}', '--prompt_price=2',
+          '--completion_price=30', '--json_mode=False',
+          f'--out={tmp_path / name}',
+      )  # pyformat: disable
     assert found['accepted'] == 1
     assert found['language model']['requests'] == requests
     assert found['language model']['cached'] == 3 - requests
     assert found['language model']['cost'] == pytest.approx(0.0023 * requests)
     assert all('response_format' not in body for body in server.requests)
   a, b = (list(corpus.read_tasks(tmp_path / n)) for n in 'ab')
-  assert a == b != ''
+  assert a == b and len(a) == 1
+
+
+@pytest.mark.parametrize(('n', 'before', 'kept'), [
+    (1, 0, 0), (4, 0, 0), (4, 3, 1),
+])  # pyformat: disable
+def test_a_server_that_refuses_the_key_leaves_the_numbers(
+    n, before, kept, tmp_path, command
+):
+  """A task takes three requests, the plans of later numbers one an attempt, as
+  their calls are known. One number sends 3 requests in vain, three would send 9
+  of which 8 are sent. All of that used to be a finished, empty corpus."""
+  model, left = Model(), [before]
+
+  def script(body):
+    left[0] -= 1
+    return model(body) if left[0] >= 0 else Reply('no', 401)
+
+  flags = f'--n={n}', '--concurrency=1', f'--out={tmp_path / "c"}'
+  with serve(script) as server:
+    found, message = command(server, *flags)
+    assert found is None and message.startswith('error: ')
+    assert message.count('\n') == 1 and 'the server answered 401' in message
+    assert 'OPENAI_API_KEY' in message
+    assert len(server.requests) == before + min(3 * n, client_lib.GIVE_UP)
+    lines = (tmp_path / 'c' / 'attempts-00000.jsonl').read_text()
+    assert lines.count('\n') == kept
+    left[0] = 999
+    found, _ = command(server, *flags)
+  assert found['accepted'] == 1
+  assert corpus.read_manifest(tmp_path / 'c')['counts']['numbers'] == n
+  assert not any('answered' in reason for reason in found['reasons'])
+
+
+@pytest.mark.parametrize('flag', [
+    'temperature=0.9', 'top_p=0.6', 'max_tokens=4000', 'json_mode=False',
+    'concurrency=2', 'model=other',
+])  # pyformat: disable
+def test_other_sampling_does_not_continue_a_corpus(flag, tmp_path, command):
+  name, value = flag.split('=')
+  with serve(lambda body: Reply('no', 401)) as server:
+    flags = '--n=1', f'--out={tmp_path / "c"}'
+    command(server, *flags)  # leaves a corpus of no number
+    _, message = command(server, *flags, f'--{flag}')
+  assert message.startswith('error: ') and message.count('\n') == 1
+  assert f': {name} is ' in message and f'{value}' in message
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, command):
+  (tmp_path / 'file').write_text('')
+  with serve(Model()) as server:
+    _, message = command(server, '--n=1', f'--out={tmp_path / "file" / "c"}')
+  assert message.startswith('error: ') and message.count('\n') == 1
+  assert 'cannot be written' in message
 
 
 @pytest.mark.parametrize(

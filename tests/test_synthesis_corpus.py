@@ -148,6 +148,30 @@ def test_other_folders_are_refused_in_one_line(tmp_path):
   assert list(tmp_path.iterdir()) == [tmp_path / 'notes.txt']
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+  (tmp_path / 'file').write_text('')
+  message = refusal(tmp_path / 'file' / 'corpus')
+  assert 'cannot be written: Not a directory' in message
+  assert 'File name too long' in refusal(tmp_path / ('x' * 999))
+
+
+@pytest.mark.parametrize('damage', [
+    '{"number": 4, "ta', '[1]', '3', '{}', '{"number": 5}', '\0\0',
+    '{"number": 4, "task": 3, "report": {}, "cpu_s": 0}',
+    json.dumps(attempted(5).to_json()),  # in the place of number 4
+])  # pyformat: disable
+def test_a_damaged_line_is_named_and_the_file_left_as_it_is(damage, tmp_path):
+  """Numbers 3 and 4 stand in lines 1 and 2; half a line at the end is cut."""
+  folder = fill(tmp_path / 'corpus', 5)
+  path = folder / 'attempts-00001.jsonl'
+  first, _ = path.read_text().splitlines()
+  path.write_text(f'{first}\n{damage}\n')
+  before = files(folder)
+  message = refusal(folder)
+  assert f'{path} is damaged: line 2 ' in message and 'number 4' in message
+  assert files(folder) == before
+
+
 def test_only_one_process_writes(tmp_path):
   with start(tmp_path / 'corpus'):
     assert 'being written by another' in refusal(tmp_path / 'corpus')

@@ -1,5 +1,6 @@
 """Tasks as a data set: the same tasks, by random access, no TensorFlow."""
 
+import dataclasses
 import json
 import sys
 
@@ -112,6 +113,21 @@ def test_a_corpus(folder, tmp_path):
 def test_a_folder_without_a_corpus_is_named(tmp_path):
   with pytest.raises(errors.UserError, match='holds no corpus'):
     tfds_tasks.corpus(tmp_path)
+
+
+def test_an_unfinished_or_empty_corpus_is_one_line(tmp_path):
+  """Eight numbers in shards of three: after 2 none is published, after 7 six
+  are. Number 1 has no task."""
+  for until, done in ((2, 0), (7, 6)):
+    made = corpora.fill(tmp_path / f'{until}', until)
+    with pytest.raises(errors.UserError, match=f'unfinished, {done} of 8 '):
+      tfds_tasks.corpus(made)
+  with corpora.start(tmp_path / 'none', {'n': 1}) as made:
+    without = dataclasses.replace(corpora.attempted(0), task=None)
+    made.add(without)
+  with pytest.raises(errors.UserError, match='holds no task') as caught:
+    tfds_tasks.corpus(tmp_path / 'none')
+  assert '\n' not in str(caught.value)
 
 
 def test_the_state_is_json_as_it_came():

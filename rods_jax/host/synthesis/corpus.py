@@ -12,6 +12,7 @@ folder is continued where it was, and at most the number in work is lost. One
 process at a time writes.
 """
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -80,7 +81,8 @@ class Corpus:
       shard: task numbers per shard.
 
     Raises:
-      UserError: the folder holds something else, or is being written.
+      UserError: the folder holds something else or what cannot be read, cannot
+        be made, or is being written.
     """
     self.folder = pathlib.Path(folder)
     self._shard = shard
@@ -90,15 +92,16 @@ class Corpus:
         'seeds': [seed.task_id for seed in seeds],
         'seeds_sha256': digest(''.join(s.content_hash() for s in seeds)),
     }
-    _check_free(self.folder)
-    self.folder.mkdir(parents=True, exist_ok=True)
     self._file: TextIO | None = None
-    self._lock: int | None = _locked(self.folder)
-    try:
-      self._begin(wanted)
-    except BaseException:
-      self.close()
-      raise
+    with _writable(self.folder):
+      _check_free(self.folder)
+      self.folder.mkdir(parents=True, exist_ok=True)
+      self._lock: int | None = _locked(self.folder)
+      try:
+        self._begin(wanted)
+      except BaseException:
+        self.close()
+        raise
 
   def _begin(self, wanted: dict[str, Any]) -> None:
     """Loads what is there, or writes the first manifest."""
@@ -197,10 +200,24 @@ class Corpus:
       for line in file:
         if not line.endswith(b'\n'):
           break
-        found.append(Attempted.from_json(json.loads(line)))
+        found.append(self._read_line(line, self._first + len(found)))
         whole += len(line)
     os.truncate(self._attempts_file(), whole)
     return found
+
+  def _read_line(self, line: bytes, number: int) -> Attempted:
+    """A whole line; raises UserError where it is not that of the number."""
+    try:
+      attempted = Attempted.from_json(json.loads(line))
+    except (ValueError, TypeError, KeyError, AttributeError):
+      attempted = None
+    if attempted is None or attempted.number != number:
+      raise UserError(
+          f'{self._attempts_file()} is damaged: line '
+          f'{number - self._first + 1} does not tell of task number {number}; '
+          'delete it and all lines after it, or name a new folder.'
+      )
+    return attempted
 
   def _write_line(self, attempted: Attempted) -> None:
     self._file.write(json.dumps(attempted.to_json()) + '\n')
@@ -293,6 +310,18 @@ def read_tasks(folder: str | os.PathLike[str]) -> Iterator[Task]:
       raise UserError(
           f'{path} has changed since it was written; make the corpus again.'
       )
+
+
+@contextlib.contextmanager
+def _writable(folder: pathlib.Path) -> Iterator[None]:
+  """Turns an OSError about the folder into one line."""
+  try:
+    yield
+  except OSError as error:
+    raise UserError(
+        f'{folder} cannot be written: {error.strerror or error}; name another '
+        'folder, or make room.'
+    ) from error
 
 
 def _check_free(folder: pathlib.Path) -> None:

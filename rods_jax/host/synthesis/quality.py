@@ -71,12 +71,11 @@ def shingles(task: Task) -> frozenset[tuple[str, ...]]:
 
 def call_sequence(task: Task) -> tuple[str, ...]:
   """The ground truth in one spelling: arguments by name, sorted."""
-  calls = (
-      tool_calls.parse_ground_truth(text)
-      for turn in task.turns
-      for text in turn.ground_truth
-  )
-  return tuple(_spelled(call) for call in calls)
+  return _sequence(text for turn in task.turns for text in turn.ground_truth)
+
+
+def _sequence(texts: Iterable[str]) -> tuple[str, ...]:
+  return tuple(_spelled(tool_calls.parse_ground_truth(text)) for text in texts)
 
 
 def _spelled(call: Call) -> str:
@@ -213,6 +212,14 @@ class Novelty:
         self._first.get(key, among) >= among for key in keys(task)
     ) and self._known.is_new(task, self._min_distance, among)
 
+  def knows_calls(
+      self, calls: Iterable[Call], among: int | None = None
+  ) -> bool:
+    """Whether a known task has these calls: no words would make it new."""
+    among = len(self) if among is None else among
+    key = _calls_key(_sequence(map(tool_calls.render, calls)))
+    return self._first.get(key, among) < among
+
   def add(self, task: Task) -> None:
     for key in keys(task):
       self._first.setdefault(key, len(self))
@@ -224,10 +231,16 @@ def keys(task: Task) -> tuple[bytes, ...]:
   """Hashes of the content, of the words without numbers, of the calls."""
   words = ' '.join(turn.user for turn in task.turns).lower()
   words = re.sub(r'\d+', '0', words)
-  calls = json.dumps(call_sequence(task))
-  return tuple(
-      hashlib.blake2b(f'{kind}:{text}'.encode(), digest_size=12).digest()
-      for kind, text in (
-          ('content', task.content_hash()), ('words', words), ('calls', calls)
-      )
-  )  # pyformat: disable
+  return (
+      _key('content', task.content_hash()),
+      _key('words', words),
+      _calls_key(call_sequence(task)),
+  )
+
+
+def _calls_key(sequence: tuple[str, ...]) -> bytes:
+  return _key('calls', json.dumps(sequence))
+
+
+def _key(kind: str, text: str) -> bytes:
+  return hashlib.blake2b(f'{kind}:{text}'.encode(), digest_size=12).digest()

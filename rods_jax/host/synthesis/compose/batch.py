@@ -4,6 +4,11 @@ With a language model several tasks are in work together. Each knows of those
 that were finished a fixed number of places before it, never of more, so that
 the outcome does not depend on which answer came first; what two tasks have in
 common all the same is found when the later one is finished, and drops it.
+
+A run that goes on after another one knows of all that the other has finished,
+from its first place on. So with a language model the first `window` places of a
+continued corpus may give other tasks than those of an unbroken one, which would
+have known of fewer; programmatic tasks are the same in both.
 """
 
 import dataclasses
@@ -15,7 +20,7 @@ from rods_jax.host.synthesis import quality
 from rods_jax.host.synthesis.compose import stages as stages_lib
 from rods_jax.host.synthesis.compose.records import Gates
 from rods_jax.host.synthesis.llm import session
-from rods_jax.host.synthesis.llm.records import LlmConfig, Usage
+from rods_jax.host.synthesis.llm.records import Health, LlmConfig, Usage
 from rods_jax.host.synthesis.records import Rejection, Report
 from rods_jax.types import Task
 
@@ -40,6 +45,7 @@ def compose_all(
     attempts: int,
     gates: Gates = Gates(),
     llm: LlmConfig | None = None,
+    health: Health | None = None,
 ) -> Iterator[tuple[Task | Rejection, Report]]:
   """What comes of each, as soon as it is known, and the counts of its attempts.
 
@@ -51,6 +57,7 @@ def compose_all(
     gates: thresholds of the critique.
     llm: the server of a language model; None for programmatic stages. Its
       account since the last outcome is part of the counts.
+    health: of that server; is kept up to date.
 
   Raises:
     UserError: there is a server, but the package openai is missing.
@@ -63,20 +70,19 @@ def compose_all(
     def play(stages: stages_lib.Stages) -> tuple[Task | Rejection, Report]:
       counted = Report()
       result = stages_lib.compose(
-          one.seed,
-          one.rng(),
+          one.seed, one.rng(),
           lambda task: accepts(task) and novelty.accepts(task, known[place]),
-          attempts,
-          counted,
-          stages,
-          gates,
-      )
+          attempts, counted, stages, gates,
+          # Programmatic words cost nothing, and drawing none would change
+          # what comes of a random stream.
+          llm and (lambda calls: novelty.knows_calls(calls, known[place])),
+      )  # pyformat: disable
       return result, counted
 
     return play
 
   jobs = (job(place, one) for place, one in enumerate(wanted))
-  for result, counted in session.run(jobs, llm, usage):
+  for result, counted in session.run(jobs, llm, usage, health, gates):
     if isinstance(result, Task) and not novelty.accepts(result):
       counted.accepted -= 1
       result = Rejection('duplicate', 'made at the same time')

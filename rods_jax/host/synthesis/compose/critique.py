@@ -4,8 +4,8 @@ Gates, the cheap ones first: the form and offer of the released task; no tool is
 named; the ground truth is free of errors; the measured dependencies are those
 planned, so that the profile has the seed's structure; classes come in the
 seed's order and turns refer to earlier ones as often, as far as `Gates` wants
-it; every argument has a source. `judge` is the place of a language model's
-verdict.
+it; every argument has a source. A language model's verdict is a stage of its
+own (Stages.judge in stages.py).
 """
 
 import functools

@@ -39,7 +39,7 @@ from rods_jax.host.synthesis.compose.records import (
     Wording,
 )
 from rods_jax.host.synthesis.records import Rejection, Report
-from rods_jax.types import Task, Turn
+from rods_jax.types import Call, Task, Turn
 
 ATTEMPTS = 3
 REWORDINGS = 12  # tries to word a task for its side of the held-out split
@@ -104,6 +104,7 @@ def compose(
     report: Report | None = None,
     stages: Stages = Stages(),
     gates: Gates = Gates(),
+    known_calls: Callable[[tuple[Call, ...]], bool] | None = None,
 ) -> Task | Rejection:
   """A new task with the structure of a seed, or the last attempt's rejection.
 
@@ -116,6 +117,8 @@ def compose(
     report: counts every attempt, if given.
     stages: those that deal in language.
     gates: thresholds of the critique.
+    known_calls: whether a known task has these calls, so that no words would
+      help. For stages whose words are paid for: it is asked before any are.
   """
   report = report or Report()
   brief = brief_of(seed)
@@ -124,7 +127,9 @@ def compose(
   for _ in range(attempts):
     report.attempts += 1
     if not isinstance(brief, Rejection):
-      result = _attempt(brief, blocked, result, rng, accepts, stages, gates)
+      result = _attempt(
+          brief, blocked, result, rng, accepts, stages, gates, known_calls
+      )
     if isinstance(result, Task):
       report.accepted += 1
       return result
@@ -141,6 +146,7 @@ def _attempt(
     accepts: Callable[[Task], bool],
     stages: Stages,
     gates: Gates,
+    known_calls: Callable[[tuple[Call, ...]], bool] | None,
 ) -> Task | Rejection:
   """One plan and what comes of it."""
   planned = stages.plan(brief, blocked, rng, last)
@@ -149,6 +155,8 @@ def _attempt(
   executed = execute.execute(planned, rng)
   if isinstance(executed, Rejection):
     return executed
+  if known_calls is not None and known_calls(executed.calls):
+    return Rejection('duplicate', 'the calls of a known task')
   objection = None
   for _ in range(stages.fixes + 1):
 
@@ -157,16 +165,15 @@ def _attempt(
       if isinstance(wording, Rejection):
         return wording
       task = _assemble(brief, planned, executed, wording)
-      return augment.make(task, brief.seed.category, wording, executed, rng)
+      task = augment.make(task, brief.seed.category, wording, executed, rng)
+      return task if isinstance(task, Rejection) else _named(task, brief.seed)
 
     task = _accepted(reword, accepts)
     if isinstance(task, Rejection):
       return task
     objection = critique.review(planned, task, gates) or stages.judge(task)
     if objection is None:
-      return dataclasses.replace(
-          task, task_id=f'syn_{task.content_hash()}', parent=brief.seed.task_id
-      )
+      return task
   return objection
 
 
@@ -184,7 +191,7 @@ def _accepted(
 def _assemble(
     brief: Brief, planned: Plan, executed: Execution, wording: Wording
 ) -> Task:
-  """The base form as a task; its id comes last."""
+  """The base form as a task; it still has the seed's id."""
   calls = [[] for _ in brief.calls]
   for step, call in zip(planned.steps, executed.calls):
     calls[step.turn].append(tool_calls.render(call))
@@ -193,6 +200,13 @@ def _assemble(
   )
   return dataclasses.replace(
       brief.base, initial_config=executed.config, turns=turns
+  )
+
+
+def _named(task: Task, seed: Task) -> Task:
+  """With an id of its own: its seed must count among those it may be near."""
+  return dataclasses.replace(
+      task, task_id=f'syn_{task.content_hash()}', parent=seed.task_id
   )
 
 

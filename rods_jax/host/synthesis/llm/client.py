@@ -20,6 +20,7 @@ from rods_jax.host.synthesis.llm import cache
 from rods_jax.host.synthesis.llm.records import (
     Answer,
     Failure,
+    Health,
     LlmConfig,
     Question,
     Usage,
@@ -61,12 +62,15 @@ class _Final(Exception):
 class Client:
   """One server and its account; used inside one event loop."""
 
-  def __init__(self, config: LlmConfig, usage: Usage):
+  def __init__(
+      self, config: LlmConfig, usage: Usage, health: Health | None = None
+  ):
     """Opens no connection yet.
 
     Args:
       config: of the server.
       usage: is counted up.
+      health: is kept up to date.
 
     Raises:
       UserError: the package openai is missing.
@@ -78,7 +82,7 @@ class Client:
     self._config, self._usage = config, usage
     self._cache = cache.Cache(config.cache)
     self._slots = asyncio.Semaphore(config.concurrency)
-    self._unanswered = 0  # in a row
+    self._health = health or Health()
     self._client = openai.AsyncOpenAI(
         base_url=config.base_url,
         api_key=os.environ.get(KEY_VARIABLE, '').strip() or 'none',
@@ -100,9 +104,9 @@ class Client:
       found = await self._persist(question, body)
     if isinstance(found, Failure):
       self._usage.failures += 1
-      self._unanswered += 1
+      self._health.note_failure(found.reason, GIVE_UP)
     else:
-      self._unanswered = 0
+      self._health.note_answer()
       self._cache.put(key, body, found)
     return found
 
@@ -111,7 +115,7 @@ class Client:
   ) -> Answer | Failure:
     """Tries until there is an answer or no try is left."""
     for attempt in range(self._config.max_retries + 1):
-      if self._unanswered >= GIVE_UP:
+      if self._health.given_up:
         return Failure('the server has been given up')
       self._usage.requests += 1
       self._usage.retries += attempt > 0

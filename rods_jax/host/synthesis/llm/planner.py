@@ -10,6 +10,7 @@ After a rejection it is told why, and answers again in the same conversation.
 import copy
 import dataclasses
 import json
+import math
 from typing import Any, Mapping
 
 import networkx as nx
@@ -22,6 +23,7 @@ from rods_jax.host.synthesis.compose.plan import STAGE
 from rods_jax.host.synthesis.compose.records import (
     Brief,
     Execution,
+    Gates,
     Plan,
     Slot,
     Step,
@@ -56,8 +58,8 @@ class Draft:
 class Planner:
   """Plans one task; holds the conversation."""
 
-  def __init__(self, ask: answers.Ask):
-    self._ask = ask
+  def __init__(self, ask: answers.Ask, gates: Gates = Gates()):
+    self._ask, self._gates = ask, gates
     self._config: Mapping[str, Any] = {}
     self._messages: prompts.Messages = ()
 
@@ -97,7 +99,7 @@ class Planner:
       return found
     draft, text = found
     self._reply(text)
-    return _measured(brief, draft)
+    return _measured(brief, draft, self._gates)
 
   def _reply(self, text: str) -> None:
     self._messages += (('assistant', text),)
@@ -106,10 +108,12 @@ class Planner:
     return {
         'initial_state': self._config,
         'tools': [
-            calls.doc(name) for cls in brief.seed.classes
+            {**calls.doc(name), 'class': cls} for cls in brief.seed.classes
             for name in bfcl.tool_names(cls) if name in brief.offered
         ],
         'calls_per_turn': brief.calls,
+        'classes': profile.of(brief.seed).classes,
+        'turns_that_need_an_earlier_one': _turns_back(brief, self._gates),
         'dependencies': sorted(brief.links),
         'avoid': brief.tools,
     }  # pyformat: disable
@@ -186,7 +190,17 @@ def _clip(value: Any) -> str:
   return json.dumps(value)[:200]
 
 
-def _measured(brief: Brief, draft: Draft) -> Plan | Rejection:
+def _turns_back(brief: Brief, gates: Gates) -> int:
+  """Turns that must need an earlier one, at least.
+
+  Where the seed lets the user say a value late, that counts as an earlier turn,
+  and comes by itself; so what the seed has without it is enough here.
+  """
+  wanted = min(profile.of(t).turns_back for t in (brief.seed, brief.base))
+  return math.ceil(gates.min_cross_turn * wanted)
+
+
+def _measured(brief: Brief, draft: Draft, gates: Gates) -> Plan | Rejection:
   """The draft as a plan with the dependencies that its execution shows."""
   plan = _as_plan(brief, draft)
   # Nothing is left to chance in it.
@@ -207,6 +221,24 @@ def _measured(brief: Brief, draft: Draft) -> Plan | Rejection:
         STAGE,
         'the calls have other dependencies',
         f'wanted {sorted(brief.links)}, found {sorted(found.links)}',
+    )
+  classes = profile.of(brief.seed).classes
+  if profile.edit_distance(found.classes, classes) > gates.max_class_distance:
+    return Rejection(
+        STAGE,
+        'the calls are of other classes',
+        f'wanted {list(classes)}, found {list(found.classes)}',
+    )
+  wanted_back, back = _turns_back(brief, gates), _may_refer(plan, executed)
+  back |= {
+      plan.steps[j].turn for i, j in found.links
+      if plan.steps[i].turn < plan.steps[j].turn
+  }  # pyformat: disable
+  if len(back) < wanted_back:
+    return Rejection(
+        STAGE,
+        'too few turns need an earlier one',
+        f'wanted {wanted_back}, found {len(back)}: turns {sorted(back)}',
     )
   return dataclasses.replace(plan, links=found.links)
 
@@ -247,6 +279,18 @@ def said(plan: Plan, executed: Execution) -> tuple[tuple[Any, ...], ...]:
           if not isinstance(value, bool) and value not in (None, ''):
             found[step.turn][shown(value)] = value
   return tuple(tuple(values.values()) for values in found)
+
+
+def _may_refer(plan: Plan, executed: Execution) -> set[int]:
+  """Turns with a value that the user may leave to an earlier one."""
+  heard: set[str] = set()
+  found = set()
+  for turn, values in enumerate(said(plan, executed)):
+    texts = set(map(shown, values))
+    if texts & heard:
+      found.add(turn)
+    heard |= texts
+  return found
 
 
 def _spoken(brief: Brief, plan: Plan, executed: Execution):

@@ -85,6 +85,35 @@ class Failure:
 
 
 @dataclasses.dataclass
+class Health:
+  """Whether a server answers; what is in a cache says nothing of it.
+
+  Attributes:
+    answered: whether it ever did.
+    unanswered: questions in a row that it gave no answer to, up to the last.
+    reason: of the last one of these, '' if there is none.
+    given_up: whether it is asked no more.
+  """
+
+  answered: bool = False
+  unanswered: int = 0
+  reason: str = ''
+  given_up: bool = False
+
+  def note_answer(self) -> None:
+    """Also one that comes after the server was given up revives it."""
+    self.answered, self.unanswered = True, 0
+    self.reason, self.given_up = '', False
+
+  def note_failure(self, reason: str, most: int) -> None:
+    """Gives the server up after `most` in a row; none is asked after that."""
+    if not self.given_up:
+      self.unanswered += 1
+      self.reason = reason
+      self.given_up = self.unanswered >= most
+
+
+@dataclasses.dataclass
 class Usage:
   """The account of a run.
 

@@ -11,12 +11,14 @@ import asyncio
 import collections
 from typing import Callable, Iterable, Iterator, TypeVar
 
+from rods_jax.host.synthesis.compose.records import Gates
 from rods_jax.host.synthesis.compose.stages import Stages
 from rods_jax.host.synthesis.llm import client as client_lib
 from rods_jax.host.synthesis.llm import judge, planner, writer
 from rods_jax.host.synthesis.llm.records import (
     Answer,
     Failure,
+    Health,
     LlmConfig,
     Question,
     Usage,
@@ -50,10 +52,12 @@ class Known:
     self._answers[question] = answer
 
 
-def stages(ask: Callable[[Question], Answer | Failure]) -> Stages:
+def stages(
+    ask: Callable[[Question], Answer | Failure], gates: Gates = Gates()
+) -> Stages:
   """The stages of one task, with a language model in them."""
   return Stages(
-      plan=planner.Planner(ask).plan,
+      plan=planner.Planner(ask, gates).plan,
       rewrite=writer.Writer(ask).rewrite,
       judge=judge.Judge(ask).judge,
       fixes=1,
@@ -61,7 +65,11 @@ def stages(ask: Callable[[Question], Answer | Failure]) -> Stages:
 
 
 def run(
-    jobs: Iterable[Job[T]], llm: LlmConfig | None, usage: Usage
+    jobs: Iterable[Job[T]],
+    llm: LlmConfig | None,
+    usage: Usage,
+    health: Health | None = None,
+    gates: Gates = Gates(),
 ) -> Iterator[T]:
   """The jobs' results, in order.
 
@@ -72,6 +80,8 @@ def run(
     jobs: each may be called several times.
     llm: the server; None for programmatic stages, and no server.
     usage: is counted up.
+    health: of the server; is kept up to date.
+    gates: what the planner is told, and held to.
 
   Raises:
     UserError: the package openai is missing.
@@ -81,11 +91,11 @@ def run(
       yield job(Stages())
     return
   loop = asyncio.new_event_loop()
-  client = client_lib.Client(llm, usage)
+  client = client_lib.Client(llm, usage, health)
   playing: collections.deque[asyncio.Task] = collections.deque()
   try:
     for job in jobs:
-      playing.append(loop.create_task(_play(job, client)))
+      playing.append(loop.create_task(_play(job, client, gates)))
       if len(playing) == window(llm):
         yield loop.run_until_complete(playing.popleft())
     while playing:
@@ -100,11 +110,11 @@ def window(llm: LlmConfig | None) -> int:
   return 1 if llm is None else llm.concurrency
 
 
-async def _play(job: Job[T], client: client_lib.Client) -> T:
+async def _play(job: Job[T], client: client_lib.Client, gates: Gates) -> T:
   known = Known()
   while True:
     try:
-      return job(stages(known.ask))
+      return job(stages(known.ask, gates))
     except Pending as pending:
       question = pending.question
     known.tell(question, await client.answer(question))
