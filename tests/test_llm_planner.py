@@ -73,7 +73,9 @@ def spoiled_plans(right):
           }])),
           'another kind of value',
       ),
-      'other dependencies': (call(4, args={'ticket_id': OTHER}), 'dependencies'),
+      'other dependencies': (
+          call(4, args={'ticket_id': OTHER}), 'dependencies'
+      ),
       'a result that is not there': (
           call(4, args={'ticket_id': {'call': 0, 'path': 'ids.0'}}),
           'plan: a reference to nothing',
