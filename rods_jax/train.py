@@ -210,13 +210,13 @@ def update_policy(
 
 
 def _dump(run: run_lib.Run, batch: Any) -> pathlib.Path:
-  """Writes the arrays of a batch, by name."""
+  """Writes the arrays of a batch, by name; every process awaits the file."""
   path = run.workdir / 'nonfinite_batch.npz'
-  if run.writer is None:
-    return path
-  named = zip(weights.names(batch), jax.tree.leaves(batch), strict=True)
-  with workdir_lib.writable(run.workdir):
-    np.savez(path, **dict(named))
+  if run.writer is not None:
+    named = zip(weights.names(batch), jax.tree.leaves(batch), strict=True)
+    with workdir_lib.writable(run.workdir):
+      np.savez(path, **dict(named))
+  exchange.largest(0)  # the first process to end ends the one that writes
   return path
 
 
