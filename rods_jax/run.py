@@ -216,16 +216,26 @@ def begin(
 
   Raises:
     UserError: another run's folder, or one that this process cannot use; or
-      process 0 was started with another configuration.
+      process 0 was started with another configuration or mode.
   """
   if exchange_lib.is_first():
     workdir_lib.check(workdir, config, may_differ)
-  text = json.dumps(config.to_dict(), sort_keys=True)
+  # Only an evaluation lets a section differ.
+  mode = 'evaluate' if may_differ else 'train'
+  text = json.dumps({'mode': mode, 'config': config.to_dict()}, sort_keys=True)
   first = exchange_lib.share_text(text, workdir / 'exchange')
   if first == text:
     return
-  wanted, found = (settings.fields(ml_collections.ConfigDict(json.loads(t)))
-                   for t in (first, text))
+  wanted = json.loads(first)
+  if wanted['mode'] != mode:
+    raise errors.UserError(
+        f'--mode is {mode} in process {jax.process_index()} and '
+        f'{wanted["mode"]} in process 0; start all with the same flags.'
+    )
+  wanted, found = (
+      settings.fields(ml_collections.ConfigDict(json.loads(t)['config']))
+      for t in (first, text)
+  )
   name = min(n for n in wanted | found if wanted.get(n) != found.get(n))
   raise errors.UserError(
       f'config.{name} is {found.get(name)!r} in process '

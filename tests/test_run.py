@@ -299,6 +299,26 @@ def test_every_process_awaits_the_batch(writer, tmp_path, monkeypatch):
   assert met == [writer is not None]
 
 
+def test_another_mode_is_noticed(tmp_path, monkeypatch):
+  """The collectives of the two met each other, and the backend gave up."""
+  config, said = tiny.get_config(), []
+  monkeypatch.setattr(
+      exchange, 'share_text', lambda text, _: said.append(text) or said[0]
+  )
+  run_lib.begin(config, tmp_path)  # process 0
+  monkeypatch.setattr(jax, 'process_index', lambda: 1)
+  run_lib.begin(config, tmp_path)
+  with pytest.raises(errors.UserError) as error:
+    run_lib.begin(config, tmp_path, 'eval')
+  assert one_line(error) == (
+      '--mode is evaluate in process 1 and train in process 0; start all with '
+      'the same flags.'
+  )
+  config.rollout.group_size += 1
+  with pytest.raises(errors.UserError, match='config.rollout.group_size is'):
+    run_lib.begin(config, tmp_path)
+
+
 def test_a_signal_during_set_up_ends_the_run_before_a_batch(
     tiny_policy, tmp_path, monkeypatch, capsys
 ):
