@@ -1,5 +1,6 @@
 """Two processes train what one trains; one that dies ends the other."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ from jax.experimental import multihost_utils
 import numpy as np
 import pytest
 
+from rods_jax import errors
 from rods_jax import exchange
 from rods_jax import processes
 from rods_jax import sharding
@@ -184,6 +186,40 @@ def test_who_waits_in_vain_says_so(tmp_path):
       'Error: not all processes came to --coordinator=localhost:9 within 2 s; '
       'start all of them.\n'
   )
+
+
+def test_who_cannot_reach_process_0_says_so():
+  with socket.socket() as s:
+    s.bind(('localhost', 0))
+    port = s.getsockname()[1]  # nobody listens
+    with pytest.raises(errors.UserError) as error:
+      processes._reach('127.0.0.1', port)
+  assert str(error.value) == (
+      f'Process 0 cannot reach process 0 at 127.0.0.1:{port}: Connection '
+      'refused; let the machines connect to each other at every port.'
+  )
+
+
+def test_strays_are_not_taken_for_processes(monkeypatch):
+  """A scan of the ports ended the run, or a silent one held it up."""
+  monkeypatch.setattr(processes, '_HELLO_S', 0.1)
+  said = (b'', b'GET / HTTP/1.1\n', b'0\n', b'3\n', b'-1\n', b'\n', b'2\n\n',
+          b'2\n', b'1\n')
+  with contextlib.ExitStack() as stack:
+    server = socket.create_server(('localhost', 0), backlog=len(said))
+    clients = []
+    for line in said:
+      clients.append(stack.enter_context(
+          socket.create_connection(server.getsockname())
+      ))
+      clients[-1].sendall(line)
+    peers = processes._accept(server, 3)
+    assert {number: peer.getpeername() for number, peer in peers.items()} == {
+        1: clients[8].getsockname(), 2: clients[6].getsockname()
+    }
+    assert peers[2].recv(8) == b'\n'  # what follows the number stays
+    for peer in peers.values():
+      peer.close()
 
 
 @pytest.fixture
