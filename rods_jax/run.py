@@ -218,12 +218,16 @@ def begin(
     UserError: another run's folder, or one that this process cannot use; or
       process 0 was started with another configuration or mode.
   """
+  folder = workdir / 'exchange'
   if exchange_lib.is_first():
     workdir_lib.check(workdir, config, may_differ)
+    with workdir_lib.writable(workdir):
+      exchange_lib.clear(folder)
   # Only an evaluation lets a section differ.
   mode = 'evaluate' if may_differ else 'train'
   text = json.dumps({'mode': mode, 'config': config.to_dict()}, sort_keys=True)
-  first = exchange_lib.share_text(text, workdir / 'exchange')
+  with workdir_lib.writable(workdir):
+    first = exchange_lib.share_text(text, folder)
   if first == text:
     return
   wanted = json.loads(first)

@@ -255,9 +255,9 @@ def _collect(run: run_lib.Run) -> tuple[list[types.Task], Metrics]:
   if run.pending is None:
     return [], {}
   request, run.pending = run.pending, None
-  made, stages = exchange.share_variants(
-      _await_synthesis(run, request), run.workdir / 'exchange'
-  )
+  made = _await_synthesis(run, request)
+  with workdir_lib.writable(run.workdir):
+    made, stages = exchange.share_variants(made, run.workdir / 'exchange')
   return made, stages.metrics()
 
 
