@@ -60,6 +60,13 @@ def largest(value: int) -> int:
   return int(multihost_utils.process_allgather(np.int32(value)).max())
 
 
+def of_first(value: int) -> int:
+  """Process 0's value."""
+  if jax.process_count() == 1:
+    return value
+  return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
 def share_text(text: str, folder: pathlib.Path) -> str:
   """Process 0's text, in every process.
 

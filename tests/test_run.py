@@ -5,7 +5,6 @@ import json
 import logging
 import shutil
 import signal
-import types as python_types
 
 import jax
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 
 from rods_jax import checkpoint
 from rods_jax import errors
-from rods_jax import exchange
 from rods_jax import file_digests
 from rods_jax import metrics
 from rods_jax import run as run_lib
@@ -284,39 +282,6 @@ def test_too_many_of_them_end_the_run_with_the_batch(
   dumped = np.load(tmp_path / 'nonfinite_batch.npz')
   assert dumped['rewards'].shape == (2, 4)  # groups, trajectories of each
   assert 'packed.buckets.0.tokens' in dumped
-
-
-@pytest.mark.parametrize('writer', [None, 'any'])
-def test_every_process_awaits_the_batch(writer, tmp_path, monkeypatch):
-  """One that does not write ended at once, and the other while it wrote."""
-  met = []
-  path = tmp_path / 'nonfinite_batch.npz'
-  monkeypatch.setattr(
-      exchange, 'largest', lambda _: met.append(path.exists())
-  )
-  run = python_types.SimpleNamespace(workdir=tmp_path, writer=writer)
-  assert train._dump(run, {'a': np.ones(3)}) == path
-  assert met == [writer is not None]
-
-
-def test_another_mode_is_noticed(tmp_path, monkeypatch):
-  """The collectives of the two met each other, and the backend gave up."""
-  config, said = tiny.get_config(), []
-  monkeypatch.setattr(
-      exchange, 'share_text', lambda text, _: said.append(text) or said[0]
-  )
-  run_lib.begin(config, tmp_path)  # process 0
-  monkeypatch.setattr(jax, 'process_index', lambda: 1)
-  run_lib.begin(config, tmp_path)
-  with pytest.raises(errors.UserError) as error:
-    run_lib.begin(config, tmp_path, 'eval')
-  assert one_line(error) == (
-      '--mode is evaluate in process 1 and train in process 0; start all with '
-      'the same flags.'
-  )
-  config.rollout.group_size += 1
-  with pytest.raises(errors.UserError, match='config.rollout.group_size is'):
-    run_lib.begin(config, tmp_path)
 
 
 def test_a_signal_during_set_up_ends_the_run_before_a_batch(
