@@ -97,11 +97,19 @@ class Watch:
     """Ends this process; the first that finds something says what."""
     with self._lock:  # never released
       self._tell(b'lost %d' % number)
+      message = (
+          f'process {number} of {self._total} {what}, so this one stops too; '
+          'the output of that one says why.'
+      )
+      if number == jax.process_index():
+        message = (
+            f'the others have not heard of this process, {number} of '
+            f'{self._total}, and have ended, so it stops too.'
+        )
       _exit(
           _LOST,
-          f'Error: process {number} of {self._total} {what}, so this one stops '
-          'too; the output of that one says why. The same commands continue '
-          'from the last checkpoint.\n',
+          f'Error: {message} The same commands continue from the last '
+          'checkpoint.\n',
       )
 
   def close(self) -> None:

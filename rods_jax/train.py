@@ -20,7 +20,6 @@ pool. Each plays its share of the groups in its own environments, and process 0
 alone synthesizes and writes.
 """
 
-import io
 import logging
 import pathlib
 from typing import Any
@@ -362,7 +361,7 @@ def _progress_bar(run: run_lib.Run) -> terminal.ProgressBar:
       _total_steps(run),
       run.config.train.num_epochs,
       initial_step=run.position.step,
-      stream=None if exchange.is_first() else io.StringIO(),
+      stream=None if exchange.is_first() else terminal.Nowhere(),
   )
 
 

@@ -267,6 +267,17 @@ def test_who_is_lost_is_passed_on(watched):
   assert _message(found).startswith('Error: process 2 of 3 has ended, so')
 
 
+def test_who_is_lost_itself_does_not_look_elsewhere(watched, monkeypatch):
+  """It had been suspended; it then sent its reader to its own output."""
+  monkeypatch.setattr(jax, 'process_index', lambda: 2)
+  _, peers, found = watched(0)
+  peers[0].sendall(b'lost 2\n')
+  assert _message(found).startswith(
+      'Error: the others have not heard of this process, 2 of 3, and have '
+      'ended, so it stops too. The same'
+  )
+
+
 def test_silence_is_noticed(watched):
   _, _, found = watched(1, silence_s=0.2)
   assert 'process 1 of 3 has been silent for 0 s' in _message(found)
