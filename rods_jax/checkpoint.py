@@ -13,8 +13,7 @@ anything is read: Orbax itself does not notice a changed byte inside an array.
 Arrays are stored by name ('params/layers/0/kernel'), so that they can be
 compared one by one with what the caller expects, restored on another mesh, or
 restored in part. Random streams are named (see rng.py) and need no checkpoint;
-counters belong into the document. The folder must be on a file system that all
-processes share.
+counters belong into the document. All processes must share the folder.
 """
 
 import contextlib
@@ -32,6 +31,7 @@ from jax.experimental import multihost_utils
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
+from rods_jax import errors
 from rods_jax import file_digests
 
 PyTree = Any
@@ -92,9 +92,9 @@ class Checkpointer:
 
   @property
   def latest_step(self) -> int | None:
-    """Step of the newest committed checkpoint, not yet checked; or None."""
+    """As latest_step below; the damaged ones are not counted any more."""
     paths = _committed(self.directory)
-    return _step(paths[0]) if paths else None
+    return _first_readable(paths, _checked, self._unreadable) if paths else None
 
   def save(
       self, step: int, arrays: PyTree, document: Mapping[str, Any]
@@ -139,13 +139,15 @@ class Checkpointer:
       good = self._good()
       kept = f'step {_step(good[0])}' if good else 'none'
       raise CheckpointError(
-          f'could not save step {step} to {self.directory}: {_one_line(e)}; '
-          f'last good checkpoint: {kept}.'
+          f'could not save step {step} to {self.directory}: '
+          f'{errors.one_line(e)}; last good checkpoint: {kept}.'
       ) from e
     if jax.process_index() == 0:
       self._delete_old(step)
 
-  def restore(self, abstract: PyTree) -> Restored | None:
+  def restore(
+      self, abstract: PyTree, step: int | None = None
+  ) -> Restored | None:
     """The newest checkpoint that can be read, None where there is none.
 
     One that is truncated, damaged, foreign, or of other arrays is skipped with
@@ -154,11 +156,12 @@ class Checkpointer:
     Args:
       abstract: pytree of jax.ShapeDtypeStruct (or arrays) with the shardings
         to restore to; the first local device where a leaf has none.
+      step: of the only checkpoint that will do; by default any.
 
     Raises:
-      CheckpointError: there are checkpoints, but none can be restored.
+      CheckpointError: none can be restored, but there are some, or must be.
     """
-    paths = _committed(self.directory)
+    paths = _committed(self.directory, step)
     read = lambda path: _read(self._orbax, path, abstract)
     return _first_readable(paths, read, self._unreadable) if paths else None
 
@@ -211,12 +214,7 @@ def latest_step(folder: pathlib.Path | str) -> int | None:
     CheckpointError: there are checkpoints, but all are damaged.
   """
   paths = _committed(pathlib.Path(folder).absolute())
-
-  def read(path):
-    file_digests.verify(path)
-    return _step(path)
-
-  return _first_readable(paths, read, set()) if paths else None
+  return _first_readable(paths, _checked, set()) if paths else None
 
 
 def load_params(folder: pathlib.Path | str, abstract: PyTree) -> PyTree:
@@ -224,19 +222,23 @@ def load_params(folder: pathlib.Path | str, abstract: PyTree) -> PyTree:
   return load(folder, abstract).arrays['params']
 
 
-def load(folder: pathlib.Path | str, abstract: PyTree) -> Restored:
+def load(
+    folder: pathlib.Path | str, abstract: PyTree, step: int | None = None
+) -> Restored:
   """Parameters and document of one checkpoint, whatever else it holds.
 
   Args:
     folder: the checkpoint, or a folder of them: then the newest readable one.
     abstract: of `arrays['params']`, with shardings. Float arrays are cast to
       its types, so that a checkpoint may be stored smaller.
+    step: of the only one of a folder of them that will do.
 
   Raises:
     CheckpointError: no checkpoint there, or none with these parameters.
   """
   folder = pathlib.Path(folder).absolute()
-  paths = [folder] if file_digests.is_sealed(folder) else _committed(folder)
+  sealed = file_digests.is_sealed(folder)
+  paths = [folder] if sealed else _committed(folder, step)
   if not paths:
     raise CheckpointError(f'{folder} holds no checkpoint.')
   with _make_orbax() as orbax:
@@ -247,21 +249,26 @@ def load(folder: pathlib.Path | str, abstract: PyTree) -> Restored:
 # Reading.
 
 
+def _checked(path: pathlib.Path) -> int:
+  file_digests.verify(path)
+  return _step(path)
+
+
 def _first_readable(paths, read, unreadable):
   """read() of the first path where it works; CheckpointError if none."""
-  errors = []
+  found = []
   for path, following in zip(paths, [*paths[1:], None]):
     try:
       return read(path)
     except Exception as e:  # whatever a damaged file makes the readers raise
       unreadable.add(path)
-      errors.append(f'{path}: {_one_line(e)}')
+      found.append(f'{path}: {errors.one_line(e)}')
       logging.warning(
           'Skipping checkpoint %s; %s.',
-          errors[-1],
+          found[-1],
           f'falling back to {following}' if following else 'no other is left',
       )
-  raise CheckpointError(f'no checkpoint can be restored: {errors[0]}')
+  raise CheckpointError(f'no checkpoint can be restored: {found[0]}')
 
 
 def _read(orbax, path, abstract, partial=False) -> Restored:
@@ -355,11 +362,13 @@ def _step(path: pathlib.Path) -> int:
   return int(_COMMITTED.fullmatch(path.name).group(1))
 
 
-def _committed(directory: pathlib.Path) -> list[pathlib.Path]:
-  """Folders that bear a step's name, newest first."""
-  if not directory.is_dir():
-    return []
-  paths = [p for p in directory.iterdir() if _COMMITTED.fullmatch(p.name)]
+def _committed(directory: pathlib.Path, step=None) -> list[pathlib.Path]:
+  """Folders that bear a step's name, newest first; of `step` at least one."""
+  found = directory.iterdir() if directory.is_dir() else ()
+  paths = [p for p in found if _COMMITTED.fullmatch(p.name)]
+  paths = [p for p in paths if step in (None, _step(p))]
+  if step is not None and not paths:
+    raise CheckpointError(f'{directory} holds no checkpoint of step {step}')
   return sorted(paths, key=lambda p: (-_step(p), p.suffix))
 
 
@@ -389,12 +398,3 @@ def _quiet():
     yield
   finally:
     logger.setLevel(level)
-
-
-def _one_line(error: Exception) -> str:
-  """The message's first line; the system's own words where it has an errno."""
-  code = re.search(r"os_error_code='(\d+)'", str(error))
-  if code:
-    return os.strerror(int(code.group(1)))
-  lines = str(error).strip().splitlines()
-  return lines[0][:300] if lines else type(error).__name__

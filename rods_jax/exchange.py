@@ -9,15 +9,17 @@ position k of the statistics belongs to the task at position k of the ids, and
 Where a program spans several processes, every process calls each function here
 at the same time. Process 0's ids count, and every process gets the statistics
 of all. Two more things cross then: the trajectories that each process played,
-as numbers, because the rows of an update come from all of them; and the variants
-that process 0 has synthesized, as a file that is named by its content.
+as numbers, because the rows of an update come from all of them; and the
+variants that process 0 has synthesized, as a file that is named by its content.
 """
 
 from collections.abc import Sequence
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
+import re
 import time
 
 import jax
@@ -33,6 +35,7 @@ from rods_jax.host.synthesis import records as synthesis
 
 PADDING = -1
 _VISIBLE_S = 30.0  # until a new file is seen on every machine
+_SHARED = re.compile(r'[0-9a-f]{64}(\.partial)?')  # names of share_text's files
 _MAX_TURNS = 31  # of a task: bits of an int32
 _ELSEWHERE = 'judged in another process'
 _FIELDS = ('count', 'total', 'square')
@@ -57,6 +60,13 @@ def largest(value: int) -> int:
   return int(multihost_utils.process_allgather(np.int32(value)).max())
 
 
+def of_first(value: int) -> int:
+  """Process 0's value."""
+  if jax.process_count() == 1:
+    return value
+  return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
 def share_text(text: str, folder: pathlib.Path) -> str:
   """Process 0's text, in every process.
 
@@ -65,6 +75,7 @@ def share_text(text: str, folder: pathlib.Path) -> str:
     folder: on a file system that all processes share; made if missing.
 
   Raises:
+    OSError: process 0 cannot write there.
     UserError: this process does not see the file of process 0.
   """
   if jax.process_count() == 1:
@@ -82,8 +93,20 @@ def share_text(text: str, folder: pathlib.Path) -> str:
   data = _read(path, digest)
   multihost_utils.sync_global_devices('text was read')
   if is_first():
-    path.unlink()
+    clear(folder)
   return data.decode()
+
+
+def clear(folder: pathlib.Path) -> None:
+  """Removes share_text's files, also those that a killed process left.
+
+  Only process 0 calls it, and while no other reads. Other files stay.
+  """
+  for path in folder.glob('*'):
+    if _SHARED.fullmatch(path.name):
+      path.unlink()
+  with contextlib.suppress(OSError):  # not there, or not empty
+    folder.rmdir()
 
 
 def share_variants(
@@ -106,7 +129,7 @@ def share_variants(
 def _read(path: pathlib.Path, digest: bytes) -> bytes:
   deadline = time.monotonic() + _VISIBLE_S
   while time.monotonic() < deadline:
-    if path.exists():
+    with contextlib.suppress(OSError):  # not there yet, or an older folder
       data = path.read_bytes()
       if hashlib.sha256(data).digest() == digest:
         return data

@@ -30,6 +30,8 @@ from rods_jax import errors
 
 START_S = 300  # to wait for all processes at the start
 SILENCE_S = 60.0  # after which a process counts as lost
+_REACH_S = 60.0  # to connect with process 0; shorter than START_S, to say so
+_HELLO_S = 10.0  # for the first line of a new connection
 _BEAT_S = 2.0
 _VERDICT_S = 10.0  # a failed collective is explained by then, or never
 _LOST = 1  # exit status
@@ -95,11 +97,19 @@ class Watch:
     """Ends this process; the first that finds something says what."""
     with self._lock:  # never released
       self._tell(b'lost %d' % number)
+      message = (
+          f'process {number} of {self._total} {what}, so this one stops too; '
+          'the output of that one says why.'
+      )
+      if number == jax.process_index():
+        message = (
+            f'the others have not heard of this process, {number} of '
+            f'{self._total}, and have ended, so it stops too.'
+        )
       _exit(
           _LOST,
-          f'Error: process {number} of {self._total} {what}, so this one stops '
-          'too; the output of that one says why. The same commands continue '
-          'from the last checkpoint.\n',
+          f'Error: {message} The same commands continue from the last '
+          'checkpoint.\n',
       )
 
   def close(self) -> None:
@@ -152,9 +162,9 @@ def joined(
   late.daemon = True
   late.start()
   _initialize(coordinator, arguments)
-  watch = Watch(_connect(), jax.process_count())
-  late.cancel()
   try:
+    watch = Watch(_connect(), jax.process_count())
+    late.cancel()
     yield
   except errors.UserError as error:
     _exit(1, f'Error: {error}\n')
@@ -215,18 +225,49 @@ def _connect() -> dict[int, socket.socket]:
     address = np.array([*own, server.getsockname()[1]], np.int32)
   *host, port = map(int, multihost_utils.broadcast_one_to_all(address))
   if server is None:
-    to_first = socket.create_connection(
-        ('.'.join(map(str, host)), port), START_S
-    )
-    to_first.sendall(b'%d\n' % number)
-    return {0: to_first}
+    return {0: _reach('.'.join(map(str, host)), port)}
+  return _accept(server, total)
+
+
+def _reach(host: str, port: int) -> socket.socket:
+  """A connection with process 0, which knows the number of this one."""
+  number = jax.process_index()
+  try:
+    connection = socket.create_connection((host, port), _REACH_S)
+    connection.sendall(b'%d\n' % number)
+  except OSError as error:
+    raise errors.UserError(
+        f'Process {number} cannot reach process 0 at {host}:{port}: '
+        f'{error.strerror or error}; let the machines connect to each other '
+        'at every port.'
+    ) from error
+  return connection
+
+
+def _accept(server: socket.socket, total: int) -> dict[int, socket.socket]:
+  """Number -> connection of all processes but 0; whoever else comes is left."""
   peers = {}
   with server:
     while len(peers) < total - 1:
       connection, _ = server.accept()
-      connection.settimeout(START_S)
-      peers[int(connection.recv(8))] = connection
+      number = _number(connection)
+      if 1 <= number < total and number not in peers:
+        peers[number] = connection
+      else:
+        connection.close()
   return peers
+
+
+def _number(connection: socket.socket) -> int:
+  """What the first line says, byte by byte: more may follow; 0 without one."""
+  line = b''
+  connection.settimeout(_HELLO_S)
+  try:
+    while len(line) < 8 and (byte := connection.recv(1)) not in (b'', b'\n'):
+      line += byte
+  except OSError:  # silent or gone
+    return 0
+  return int(line) if line.isdigit() else 0
 
 
 def _own_address() -> str:

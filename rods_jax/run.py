@@ -158,7 +158,8 @@ class Run:
         self.state,
     )
     try:
-      restored = self.saver.restore(abstract)
+      step = common_step(lambda: self.saver.latest_step)
+      restored = self.saver.restore(abstract, step) if step != 0 else None
     except checkpoint.CheckpointError as error:
       raise errors.UserError(
           f'{error}. Choose another --workdir, or delete {self.workdir} to '
@@ -220,16 +221,30 @@ def begin(
 
   Raises:
     UserError: another run's folder, or one that this process cannot use; or
-      process 0 was started with another configuration.
+      process 0 was started with another configuration or mode.
   """
+  folder = workdir / 'exchange'
   if exchange_lib.is_first():
     workdir_lib.check(workdir, config, may_differ)
-  text = json.dumps(config.to_dict(), sort_keys=True)
-  first = exchange_lib.share_text(text, workdir / 'exchange')
+    with workdir_lib.writable(workdir):
+      exchange_lib.clear(folder)
+  # Only an evaluation lets a section differ.
+  mode = 'evaluate' if may_differ else 'train'
+  text = json.dumps({'mode': mode, 'config': config.to_dict()}, sort_keys=True)
+  with workdir_lib.writable(workdir):
+    first = exchange_lib.share_text(text, folder)
   if first == text:
     return
-  wanted, found = (settings.fields(ml_collections.ConfigDict(json.loads(t)))
-                   for t in (first, text))
+  wanted = json.loads(first)
+  if wanted['mode'] != mode:
+    raise errors.UserError(
+        f'--mode is {mode} in process {jax.process_index()} and '
+        f'{wanted["mode"]} in process 0; start all with the same flags.'
+    )
+  wanted, found = (
+      settings.fields(ml_collections.ConfigDict(json.loads(t)['config']))
+      for t in (first, text)
+  )
   name = min(n for n in wanted | found if wanted.get(n) != found.get(n))
   raise errors.UserError(
       f'config.{name} is {found.get(name)!r} in process '
@@ -307,6 +322,21 @@ def check_base(
     )
 
 
+def common_step(latest: Callable[[], int | None]) -> int | None:
+  """Step of the checkpoint that all processes must read; 0 where none is.
+
+  It is the newest that process 0 finds undamaged: each could find another.
+  None for a process alone, which takes the newest that it can read.
+
+  Args:
+    latest: finds the newest that is undamaged; only process 0 calls it.
+  """
+  if jax.process_count() == 1:
+    return None
+  step = latest() if exchange_lib.is_first() else None
+  return exchange_lib.of_first(step or 0)
+
+
 def latest_params(
     config: ml_collections.ConfigDict,
     policy: build.Policy,
@@ -315,10 +345,12 @@ def latest_params(
   """(step, params) of the newest checkpoint, or (0, the initial policy)."""
   folder = workdir / 'checkpoints'
   adapted = policy.config.lora_rank > 0
+  latest = lambda: checkpoint.latest_step(folder)
   with errors.as_user_error(checkpoint.CheckpointError):
-    step, found = checkpoint.latest_step(folder) or 0, None
+    wanted, found = common_step(latest), None
+    step = latest() or 0 if wanted is None else wanted
     if step:
-      found = checkpoint.load(folder, weights.abstract_trained(policy))
+      found = checkpoint.load(folder, weights.abstract_trained(policy), wanted)
       step = found.step  # an older one, where the newest can't be read
   if found is not None and not adapted:
     return step, found.arrays['params']

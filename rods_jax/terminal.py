@@ -1,11 +1,19 @@
 """What a run shows on the terminal: a progress bar and the final table."""
 
+import io
 import math
 import sys
 import time
 from typing import Any, Sequence, TextIO
 
 import tqdm
+
+
+class Nowhere(io.TextIOBase):
+  """A stream that keeps nothing of what it is given."""
+
+  def write(self, text: str) -> int:
+    return len(text)
 
 
 class ProgressBar:

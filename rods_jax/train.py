@@ -20,7 +20,6 @@ pool. Each plays its share of the groups in its own environments, and process 0
 alone synthesizes and writes.
 """
 
-import io
 import logging
 import pathlib
 from typing import Any
@@ -211,13 +210,13 @@ def update_policy(
 
 
 def _dump(run: run_lib.Run, batch: Any) -> pathlib.Path:
-  """Writes the arrays of a batch, by name."""
+  """Writes the arrays of a batch, by name; every process awaits the file."""
   path = run.workdir / 'nonfinite_batch.npz'
-  if run.writer is None:
-    return path
-  named = zip(weights.names(batch), jax.tree.leaves(batch), strict=True)
-  with workdir_lib.writable(run.workdir):
-    np.savez(path, **dict(named))
+  if run.writer is not None:
+    named = zip(weights.names(batch), jax.tree.leaves(batch), strict=True)
+    with workdir_lib.writable(run.workdir):
+      np.savez(path, **dict(named))
+  exchange.largest(0)  # the first process to end ends the one that writes
   return path
 
 
@@ -256,9 +255,9 @@ def _collect(run: run_lib.Run) -> tuple[list[types.Task], Metrics]:
   if run.pending is None:
     return [], {}
   request, run.pending = run.pending, None
-  made, stages = exchange.share_variants(
-      _await_synthesis(run, request), run.workdir / 'exchange'
-  )
+  made = _await_synthesis(run, request)
+  with workdir_lib.writable(run.workdir):
+    made, stages = exchange.share_variants(made, run.workdir / 'exchange')
   return made, stages.metrics()
 
 
@@ -360,7 +359,7 @@ def _progress_bar(run: run_lib.Run) -> terminal.ProgressBar:
       _total_steps(run),
       run.config.train.num_epochs,
       initial_step=run.position.step,
-      stream=None if exchange.is_first() else io.StringIO(),
+      stream=None if exchange.is_first() else terminal.Nowhere(),
   )
 
 

@@ -51,9 +51,9 @@ def save(folder, *steps, keep=9):
       c.save(step, arrays(step), {'epoch': step})
 
 
-def restore(folder, expected=None):
+def restore(folder, expected=None, step=None):
   with checkpoint.Checkpointer(folder) as c:
-    return c.restore(expected or abstract(arrays()))
+    return c.restore(expected or abstract(arrays()), step)
 
 
 def steps(folder):

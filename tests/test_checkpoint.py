@@ -37,6 +37,23 @@ def test_newest_of_those_kept(tmp_path):
   saved.assert_bitwise(saved.restore(tmp_path).arrays, saved.arrays(11))
 
 
+def test_one_step_alone(tmp_path):
+  """Each process once fell back by itself, and they went on from two steps."""
+  saved.save(tmp_path, 1, 2, 3)
+  assert saved.restore(tmp_path, step=2).step == 2
+  params = saved.abstract(saved.arrays()['params'])
+  assert checkpoint.load(tmp_path, params, 2).step == 2
+  _halve(_largest_file(tmp_path / '2'))
+  for read in (
+      lambda: saved.restore(tmp_path, step=2),
+      lambda: checkpoint.load(tmp_path, params, 2),
+  ):
+    with pytest.raises(checkpoint.CheckpointError, match='be restored: .*2'):
+      read()
+  with pytest.raises(checkpoint.CheckpointError, match='no .* of step 4$'):
+    saved.restore(tmp_path, step=4)
+
+
 def test_same_step_again_replaces(tmp_path):
   saved.save(tmp_path, 1, 2)
   with checkpoint.Checkpointer(tmp_path, 9) as c:

@@ -8,13 +8,17 @@ import sys
 import textwrap
 
 import jax
+from jax.experimental import multihost_utils
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rods_jax import errors
 from rods_jax import exchange
+from rods_jax import run
 from rods_jax import types
 from rods_jax.device import advantages
+from tests import tiny
 
 
 def _stats(count, total, square):
@@ -107,6 +111,32 @@ def test_bad_shape():
     seam.gather(advantages.empty_stats(2), seam.begin_epoch([0]))
   with pytest.raises(ValueError, match='1 or more'):
     exchange.Exchange(0)
+
+
+def _alone_of_two(monkeypatch):
+  """Process 0, with collectives that come back at once."""
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  for name in ('broadcast_one_to_all', 'sync_global_devices'):
+    monkeypatch.setattr(multihost_utils, name, lambda x: x)
+
+
+def test_shared_text_leaves_nothing(tmp_path, monkeypatch):
+  """What a killed process had written once stayed for good."""
+  _alone_of_two(monkeypatch)
+  folder = tmp_path / 'exchange'
+  assert exchange.share_text('ä', folder) == 'ä' and not folder.exists()
+  folder.mkdir()
+  for name in ('a' * 64, 'b' * 64 + '.partial', 'mine', 'c' * 63):
+    (folder / name).touch()
+  run.begin(tiny.get_config(), tmp_path)
+  assert {path.name for path in folder.iterdir()} == {'mine', 'c' * 63}
+
+
+def test_text_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+  _alone_of_two(monkeypatch)
+  (tmp_path / 'exchange').touch()  # no folder
+  with pytest.raises(errors.UserError, match='^Cannot write to .* exists'):
+    run.begin(tiny.get_config(), tmp_path)
 
 
 _WORKER = """

@@ -1,5 +1,6 @@
 """Two processes train what one trains; one that dies ends the other."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ from jax.experimental import multihost_utils
 import numpy as np
 import pytest
 
+from rods_jax import errors
 from rods_jax import exchange
 from rods_jax import processes
 from rods_jax import sharding
@@ -186,6 +188,40 @@ def test_who_waits_in_vain_says_so(tmp_path):
   )
 
 
+def test_who_cannot_reach_process_0_says_so():
+  with socket.socket() as s:
+    s.bind(('localhost', 0))
+    port = s.getsockname()[1]  # nobody listens
+    with pytest.raises(errors.UserError) as error:
+      processes._reach('127.0.0.1', port)
+  assert str(error.value) == (
+      f'Process 0 cannot reach process 0 at 127.0.0.1:{port}: Connection '
+      'refused; let the machines connect to each other at every port.'
+  )
+
+
+def test_strays_are_not_taken_for_processes(monkeypatch):
+  """A scan of the ports ended the run, or a silent one held it up."""
+  monkeypatch.setattr(processes, '_HELLO_S', 0.1)
+  said = (b'', b'GET / HTTP/1.1\n', b'0\n', b'3\n', b'-1\n', b'\n', b'2\n\n',
+          b'2\n', b'1\n')
+  with contextlib.ExitStack() as stack:
+    server = socket.create_server(('localhost', 0), backlog=len(said))
+    clients = []
+    for line in said:
+      clients.append(stack.enter_context(
+          socket.create_connection(server.getsockname())
+      ))
+      clients[-1].sendall(line)
+    peers = processes._accept(server, 3)
+    assert {number: peer.getpeername() for number, peer in peers.items()} == {
+        1: clients[8].getsockname(), 2: clients[6].getsockname()
+    }
+    assert peers[2].recv(8) == b'\n'  # what follows the number stays
+    for peer in peers.values():
+      peer.close()
+
+
 @pytest.fixture
 def watched(monkeypatch):
   """(Watch, its peers' ends, what it would have exited with)."""
@@ -229,6 +265,17 @@ def test_who_is_lost_is_passed_on(watched):
   _, peers, found = watched(0)
   peers[0].sendall(b'\nlost 2\n')
   assert _message(found).startswith('Error: process 2 of 3 has ended, so')
+
+
+def test_who_is_lost_itself_does_not_look_elsewhere(watched, monkeypatch):
+  """It had been suspended; it then sent its reader to its own output."""
+  monkeypatch.setattr(jax, 'process_index', lambda: 2)
+  _, peers, found = watched(0)
+  peers[0].sendall(b'lost 2\n')
+  assert _message(found).startswith(
+      'Error: the others have not heard of this process, 2 of 3, and have '
+      'ended, so it stops too. The same'
+  )
 
 
 def test_silence_is_noticed(watched):

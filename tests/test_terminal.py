@@ -56,6 +56,12 @@ def test_a_missing_reward_keeps_the_last_one():
   assert 'reward 0.500' in stream.getvalue()
 
 
+def test_a_bar_of_nowhere():
+  with terminal.ProgressBar(2, 1, stream=terminal.Nowhere()) as bar:
+    bar.update(1, 0, 0.5)
+    bar.end_epoch(0)
+
+
 @pytest.mark.parametrize(
     'seconds, text',
     [
