@@ -7,6 +7,7 @@ category, with the number of tasks.
 from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -44,10 +45,9 @@ def play(
     params: Any,
     tasks: Sequence[types.Task],
     environments: env_pool.Environments = env_pool.InProcess(),
-    stream: int = 0,
 ) -> list[types.Trajectory]:
-  """One trajectory of each task; `stream` tells sampled calls apart."""
-  key = rng.device(config.rng_seed, 'evaluate', stream)
+  """One trajectory of each task."""
+  key = rng.device(config.rng_seed, 'evaluate')
   if config.eval.temperature:
     engine.reset(
         params,
@@ -108,13 +108,13 @@ def evaluate_tasks(
     if environments is None:
       environments = build.build_environments(config)
       stack.callback(environments.close)
-    return {
-        split: score(
-            tasks,
-            play(config, policy, engine, params, tasks, environments, stream),
-        )
-        for stream, (split, tasks) in enumerate(splits.items())
-    }
+    # All at once: slots that one split no longer fills play the next.
+    every = [task for tasks in splits.values() for task in tasks]
+    played = iter(play(config, policy, engine, params, every, environments))
+  return {
+      split: score(tasks, list(itertools.islice(played, len(tasks))))
+      for split, tasks in splits.items()
+  }
 
 
 def metrics(results: Results) -> dict[str, float]:

@@ -113,6 +113,21 @@ def test_with_one_the_newest_is_evaluated(
   assert json.loads(text)['step'] == outcome.position.step
 
 
+def test_each_split_gets_the_scores_of_its_own_tasks(monkeypatch, tiny_policy):
+  """Three tasks in all, of which the second and the third are right."""
+  tasks = [task('base'), task('miss_func'), task('base')]
+  played = [trajectory(1, 0), trajectory(1, 1), trajectory(1, 1)]
+  monkeypatch.setattr(evaluate, 'play', lambda *args: played)
+  config = tiny.run_config(tiny_policy)
+  found = evaluate.evaluate_tasks(
+      config, None, None, {'one': tasks[:1], 'two': tasks[1:]}, object()
+  )
+  assert {k: v['all'].accuracy for k, v in found.items()} == {
+      'one': 0.0, 'two': 1.0
+  }
+  assert [v['all'].num_tasks for v in found.values()] == [1, 2]
+
+
 class _Noted:
   """Stands for the engine: notes how it is to sample."""
 
@@ -136,14 +151,13 @@ def test_it_samples_as_configured_and_frees_its_parameters(tiny_policy):
   policy, engine = build.build_policy(config), _Noted()
   splits = {'one': [], 'other': []}
   evaluate.evaluate_tasks(config, policy, None, splits, engine)
-  one, first, other, second = engine.calls
-  assert first == second == 'release'
-  assert one.pop('key') != other.pop('key')  # another stream for each split
-  assert one == other == {'temperature': 0.6, 'top_k': 20, 'top_p': 0.9}
+  how, end = engine.calls  # both splits are played together
+  assert end == 'release' and how.pop('key')
+  assert how == {'temperature': 0.6, 'top_k': 20, 'top_p': 0.9}
   with config.unlocked():
     config.eval.temperature = 0.0
   evaluate.evaluate_tasks(config, policy, None, {'one': []}, engine)
-  assert engine.calls[4]['greedy'] is True
+  assert engine.calls[2]['greedy'] is True
 
 
 def test_two_copies_of_the_policy_never_stand_side_by_side(
