@@ -27,8 +27,15 @@ def get_config(arg: str = 'default') -> ml_collections.ConfigDict:
 def _default() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
   c.rng_seed = 0  # base of every named random stream
+  for section in (
+      _tasks, _policy, _rollouts, _updates, _pool, _synthesis, _schedule
+  ):
+    section(c)
+  return c
 
-  # The tasks.
+
+def _tasks(c: ml_collections.ConfigDict) -> None:
+  """Which BFCL tasks, and their split."""
   c.data = data = ml_collections.ConfigDict()
   data.categories = ('base', 'miss_func', 'miss_param', 'long_context')
   data.split = 'scenario'  # 'scenario': by BFCL index; 'random': the paper's
@@ -38,6 +45,9 @@ def _default() -> ml_collections.ConfigDict:
   data.max_task_tokens = 512  # longest ground-truth dialogue of a seed
   data.max_message_tokens = 96  # longest message in such a dialogue
 
+
+def _policy(c: ml_collections.ConfigDict) -> None:
+  """The decoder and the devices that it is on."""
   # The policy: a decoder in the manner of Qwen3, at two million parameters.
   c.model = model = ml_collections.ConfigDict()
   model.d_model = 192  # width of the activations
@@ -70,6 +80,9 @@ def _default() -> ml_collections.ConfigDict:
   mesh.fsdp = 1  # rows of a batch, and parameters
   mesh.tensor = 1  # heads, mlp and vocabulary
 
+
+def _rollouts(c: ml_collections.ConfigDict) -> None:
+  """How trajectories are played."""
   # Rollouts. Lengths are in tokens.
   c.rollout = rollout = ml_collections.ConfigDict()
   rollout.group_size = 8  # trajectories per task; the paper's 16 do not fit
@@ -95,6 +108,9 @@ def _default() -> ml_collections.ConfigDict:
   rollout.max_result_chars = 20_000  # per tool call
   rollout.env_workers = 0  # processes for the environments; 0: in this one
 
+
+def _updates(c: ml_collections.ConfigDict) -> None:
+  """GRPO."""
   # The update. The paper's learning rate is 1e-6, for four billion parameters.
   c.grpo = grpo = ml_collections.ConfigDict()
   grpo.learning_rate = 1e-4
@@ -118,6 +134,9 @@ def _default() -> ml_collections.ConfigDict:
   grpo.logprob_chunk = 0  # targets of a row with logits at once; 0: all
   grpo.max_nonfinite = 3  # skipped updates in a row before the run fails
 
+
+def _pool(c: ml_collections.ConfigDict) -> None:
+  """The boundary, and the tasks in play."""
   # The capability boundary, in mean progress reward of a group.
   c.boundary = boundary = ml_collections.ConfigDict()
   boundary.hard_below = 0.20
@@ -132,7 +151,9 @@ def _default() -> ml_collections.ConfigDict:
   pool.retire_human = False  # whether human tasks retire too
   pool.cooldown_epochs = 1  # epochs a seed rests after it was used
 
-  # Synthesis.
+
+def _synthesis(c: ml_collections.ConfigDict) -> None:
+  """Where new tasks come from."""
   c.synthesis = synthesis = ml_collections.ConfigDict()
   synthesis.enabled = True  # False: the static pool
   synthesis.attempts = 3  # candidates per variant
@@ -168,6 +189,9 @@ def _default() -> ml_collections.ConfigDict:
   llm.completion_price = 0.0  # of a million that are written
   llm.cache = 'workdirs/llm_cache'  # folder of answers; '' keeps none
 
+
+def _schedule(c: ml_collections.ConfigDict) -> None:
+  """Length of the run, and its evaluations."""
   c.train = train = ml_collections.ConfigDict()
   train.num_epochs = 5  # passes over the pool as it then is
   train.checkpoint_every_epochs = 1
@@ -178,7 +202,6 @@ def _default() -> ml_collections.ConfigDict:
   evaluate.num_heldout = 64  # tasks of held-out scenarios
   evaluate.before = True  # also before the first update
   evaluate.temperature = 0.0  # 0: greedy; else sampled, with rollout.top_*
-  return c
 
 
 def _smoke(c: ml_collections.ConfigDict) -> None:
