@@ -165,8 +165,8 @@ def _synthesis(c: ml_collections.ConfigDict) -> None:
   synthesis.planner = 'exchange'
   # Of a composed task: edit distance of the classes of its calls to its seed's,
   # up to 1; turns that need an earlier one, as a share of the seed's;
-  # distance of words and calls to the seeds and to the tasks that are made with
-  # it (quality.Nearest); those of earlier epochs may not be the same.
+  # distance of words and calls to the tasks of the pool and to those that are
+  # made with it (quality.Nearest); retired ones may not come again as they were.
   synthesis.max_class_distance = 0.0
   synthesis.min_cross_turn = 0.5
   synthesis.min_novelty = 0.5

@@ -48,6 +48,7 @@ from rods_jax.device import update
 from rods_jax.host import packing
 from rods_jax.host import rollout
 from rods_jax.host.synthesis import pipeline
+from rods_jax.host.synthesis import request as request_lib
 from rods_jax.host.synthesis.compose.records import Gates
 
 Metrics = dict[str, Any]
@@ -295,6 +296,7 @@ def _request(run: run_lib.Run, epoch: int) -> None:
       rng_seed=run.config.rng_seed,
       attempts=run.config.synthesis.attempts,
       forbidden=run.pool.hashes(),
+      known=_known(run),
       max_profile_distance=run.config.synthesis.max_profile_distance,
       planner=run.config.synthesis.planner,
       gates=Gates(
@@ -306,6 +308,13 @@ def _request(run: run_lib.Run, epoch: int) -> None:
   )
   if epoch + 1 < run.config.train.num_epochs:
     run.submit_pending()
+
+
+def _known(run: run_lib.Run) -> tuple[types.Task, ...]:
+  """The pool's tasks, which composed ones must be unlike."""
+  if run.config.synthesis.planner != 'compose':
+    return ()
+  return tuple(request_lib.bare(run.pool.task(i)) for i in run.pool.active_ids)
 
 
 def evaluate_policy(run: run_lib.Run) -> Metrics:

@@ -1,6 +1,7 @@
 """The gates of composed tasks: order of classes, earlier turns, news."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from experiments import synthesize
 from rods_jax.host import bfcl
 from rods_jax.host.synthesis import pipeline, profile, quality
+from rods_jax.host.synthesis import request as request_lib
 from rods_jax.host.synthesis.compose import batch, critique, stages
 from rods_jax.host.synthesis.compose.records import Gates
 from rods_jax.host.synthesis.records import Rejection
@@ -115,6 +117,27 @@ def near(similar):
       per_seed=4,
   )  # pyformat: disable
   return similar[1] + pipeline.run_request(request)[0]
+
+
+def test_tasks_are_unlike_what_the_request_knows(similar):
+  """A later request of the same seeds comes near the tasks of an earlier one,
+  unless it is told of them, without their initial states."""
+  request, earlier = similar
+  later = dataclasses.replace(
+      request, epoch=1, per_seed=8, gates=Gates(min_novelty=0.75)
+  )
+  told = dataclasses.replace(
+      later, known=tuple(map(request_lib.bare, earlier))
+  )
+  assert told == pipeline.Request.from_json(
+      json.loads(json.dumps(told.to_json()))
+  )
+  known = quality.Known(earlier)
+  news = [
+      [known.is_new(task, 0.75) for task in pipeline.run_request(r)[0]]
+      for r in (later, told)
+  ]
+  assert not all(news[0]) and all(news[1]) and len(news[1]) > 4
 
 
 @pytest.mark.parametrize('within', [0.3, 0.5, 0.7, 0.9, 1.0])

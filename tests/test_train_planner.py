@@ -26,6 +26,7 @@ def requested(**changes):
       task=tasks.__getitem__,
       injection_cap=lambda: 4,
       hashes=frozenset,
+      active_ids=[1],
   )
   run = types.SimpleNamespace(
       config=config, pool=pool, pending=None, submit_pending=lambda: None
@@ -43,6 +44,13 @@ def test_requests_carry_the_planner_and_its_gates(planner):
   assert pending.planner == planner and pending.llm is None
   assert pending.gates == Gates(0.25, 0.75, 0.625)
   assert pending.per_seed == 2 and pending.seeds == tasks
+
+
+def test_composed_tasks_must_be_unlike_the_pool():
+  assert requested(planner='exchange')[0].known == ()
+  pending, _, tasks = requested(planner='compose')
+  (known,) = pending.known
+  assert known.turns == tasks[1].turns and not known.initial_config
 
 
 def test_requests_carry_the_server_and_not_its_key(monkeypatch):

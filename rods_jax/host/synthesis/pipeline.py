@@ -190,7 +190,9 @@ def _composed(request: Request) -> tuple[list[Task], Report]:
   made = batch.compose_all(
       wanted,
       accepts,
-      quality.Novelty(request.gates.min_novelty, request.seeds),
+      quality.Novelty(
+          request.gates.min_novelty, (*request.seeds, *request.known)
+      ),
       request.attempts,
       request.gates,
       None if request.llm is None else LlmConfig(**request.llm),

@@ -19,6 +19,8 @@ class Request:
     rng_seed: base of the named random stream.
     attempts: candidates per variant before the synthesizer gives up.
     forbidden: content hashes that must not come again.
+    known: further tasks that composed ones must be unlike; their words and
+      calls count alone (`bare`).
     stream: name of the random stream.
     heldout: whether the variants are for evaluation, else for training.
     max_profile_distance: from a variant to its seed, 0 to 1.
@@ -35,6 +37,7 @@ class Request:
   rng_seed: int
   attempts: int = 3
   forbidden: frozenset[str] = frozenset()
+  known: tuple[Task, ...] = ()
   stream: str = 'synthesis'
   heldout: bool = False
   max_profile_distance: float = profile.MAX_DISTANCE
@@ -46,6 +49,7 @@ class Request:
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
     return fields | {
         'seeds': [seed.to_json() for seed in self.seeds],
+        'known': [task.to_json() for task in self.known],
         'forbidden': sorted(self.forbidden),
         'gates': dataclasses.asdict(self.gates),
     }
@@ -55,7 +59,15 @@ class Request:
     """Inverse of to_json, also after a round trip through JSON text."""
     seeds = tuple(Task.from_json(seed) for seed in data['seeds'])
     forbidden = frozenset(data['forbidden'])
-    gates = Gates(**data.get('gates', {}))  # older checkpoints have none
+    # Older checkpoints have neither of these.
+    known = tuple(Task.from_json(task) for task in data.get('known', ()))
+    gates = Gates(**data.get('gates', {}))
     return cls(**{
-        **data, 'seeds': seeds, 'forbidden': forbidden, 'gates': gates
+        **data, 'seeds': seeds, 'forbidden': forbidden, 'known': known,
+        'gates': gates,
     })  # pyformat: disable
+
+
+def bare(task: Task) -> Task:
+  """The task without its initial state: all that novelty looks at."""
+  return dataclasses.replace(task, initial_config={})
