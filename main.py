@@ -1,4 +1,4 @@
-"""Command line of rods_jax: flags -> config -> train, evaluate or warm start.
+"""Command line of rods_jax: flags -> config -> what --mode says.
 
   python main.py --config=configs/rods.py [--workdir=...] [--config.a.b=...]
 
@@ -28,7 +28,7 @@ _WORKDIR = flags.DEFINE_string(
 _MODE = flags.DEFINE_enum(
     'mode',
     None,
-    ['train', 'evaluate', 'warm_start'],
+    ['train', 'evaluate', 'export', 'warm_start'],
     'Default: warm_start for a config with that section, else train.',
 )
 _COORDINATOR = flags.DEFINE_string(
@@ -84,6 +84,10 @@ def _dispatch(
     from rods_jax import evaluate
 
     return evaluate.evaluate_run(config, workdir)
+  if mode == 'export':
+    from rods_jax import export
+
+    return export.export_run(config, workdir)
   from rods_jax import warm_start
 
   return warm_start.warm_start(config, workdir)

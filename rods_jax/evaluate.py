@@ -170,7 +170,7 @@ def evaluate_run(
 ) -> int:
   """--mode=evaluate: the newest checkpoint, or the initial policy."""
   config = pretrained.resolve(config)
-  run.begin(config, workdir, may_differ='eval')
+  run.begin(config, workdir, 'evaluate', may_differ='eval')
   policy = build.build_policy(config)
   step, params = run.latest_params(config, policy, workdir)
   tasks = build.build_tasks(config, policy.fmt)

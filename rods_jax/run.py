@@ -215,9 +215,10 @@ class Run:
 def begin(
     config: ml_collections.ConfigDict,
     workdir: pathlib.Path,
+    mode: str,
     may_differ: str = '',
 ) -> None:
-  """Checks the folder, and that all processes have one configuration.
+  """Checks the folder, and that all processes have one mode and configuration.
 
   Raises:
     UserError: another run's folder, or one that this process cannot use; or
@@ -228,8 +229,6 @@ def begin(
     workdir_lib.check(workdir, config, may_differ)
     with workdir_lib.writable(workdir):
       exchange_lib.clear(folder)
-  # Only an evaluation lets a section differ.
-  mode = 'evaluate' if may_differ else 'train'
   text = json.dumps({'mode': mode, 'config': config.to_dict()}, sort_keys=True)
   with workdir_lib.writable(workdir):
     first = exchange_lib.share_text(text, folder)

@@ -59,7 +59,7 @@ def train(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> int:
   """Runs or continues a training run; returns the exit status."""
   settings.check_training(config)
   config = pretrained.resolve(config)
-  run_lib.begin(config, workdir)
+  run_lib.begin(config, workdir, 'train')
   with stop_lib.StopRequest() as stop, run_lib.Run(config, workdir) as run:
     if exchange.is_first():  # a failed start claims no folder
       workdir_lib.prepare(workdir, config)

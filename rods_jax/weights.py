@@ -171,7 +171,7 @@ def _check_run(path: pathlib.Path, config: ml_collections.ConfigDict) -> None:
       problem = (
           f'began from the Hugging Face folder {source}, whose tokenizer and '
           'chat format its checkpoints do not hold; export its policy '
-          '(rods_jax/huggingface.py) and start from the new folder'
+          'with --mode=export and start from the new folder'
       )
     elif saved.get('lora_rank'):
       problem = 'trained adapters; its checkpoints hold no whole policy'

@@ -11,6 +11,7 @@ import pytest
 import main
 from rods_jax import errors
 from rods_jax import evaluate
+from rods_jax import export
 from rods_jax import train
 from rods_jax import warm_start
 
@@ -50,6 +51,7 @@ def calls(monkeypatch):
   for module, name in (
       (train, 'train'),
       (evaluate, 'evaluate_run'),
+      (export, 'export_run'),
       (warm_start, 'warm_start'),
   ):
     monkeypatch.setattr(
@@ -68,6 +70,7 @@ def calls(monkeypatch):
         ((RODS,), 'train', 'workdirs/rods'),
         ((f'{RODS}:smoke',), 'train', 'workdirs/rods_smoke'),
         ((RODS, '--mode=evaluate'), 'evaluate_run', 'workdirs/rods'),
+        ((RODS, '--mode=export'), 'export_run', 'workdirs/rods'),
         (
             ('--config=configs/warm_start.py',),
             'warm_start',
@@ -157,7 +160,7 @@ def test_overrides_reach_the_run(command, calls):
         (
             (RODS, '--mode=play'),
             'flag --mode=play: value should be one of '
-            '<train|evaluate|warm_start>',
+            '<train|evaluate|export|warm_start>',
         ),
         (
             (RODS, '--mode=warm_start'),

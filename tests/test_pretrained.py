@@ -18,8 +18,11 @@ import transformers
 from rods_jax import build
 from rods_jax import errors
 from rods_jax import evaluate
+from rods_jax import export
+from rods_jax import huggingface
 from rods_jax import huggingface_config
 from rods_jax import pretrained
+from rods_jax import run as run_lib
 from rods_jax import settings
 from rods_jax import train
 from rods_jax import warm_start
@@ -107,6 +110,35 @@ def test_a_run_trains_and_evaluates(folder, finished):
   ) / len(trajectories)
   assert evaluate.evaluate_run(config_from(folder), workdir) == 0
   assert json.loads((workdir / 'eval.json').read_text())['step'] == 1
+
+
+def test_the_policy_is_exported(folder, finished, capsys):
+  """transformers loads it; its parameters are those of the checkpoint."""
+  workdir, _ = finished
+  config = config_from(folder)
+  assert export.export_run(config, workdir) == 0
+  out = workdir / 'exported' / '1'
+  assert capsys.readouterr().out == f'Wrote {out}\n'
+  made = transformers.AutoModelForCausalLM.from_pretrained(out)
+  assert transformers.AutoTokenizer.from_pretrained(out).vocab_size == SIZE
+  table = made.get_input_embeddings().weight.detach().float().numpy()
+  policy = build.build_policy(pretrained.resolve(config))
+  step, params = run_lib.latest_params(
+      pretrained.resolve(config), policy, workdir
+  )
+  assert step == 1
+  np.testing.assert_array_equal(table, np.asarray(params['embedding'][...]))
+  before = huggingface.load(folder, weights.abstract_params(policy))
+  assert (table != np.asarray(before['embedding'][...])).any()
+  with pytest.raises(errors.UserError, match='exported/1 exists already'):
+    export.export_run(config, workdir)
+
+
+def test_what_cannot_be_exported(folder, tmp_path):
+  with pytest.raises(errors.UserError, match='holds no checkpoint to export'):
+    export.export_run(config_from(folder), tmp_path)
+  with pytest.raises(errors.UserError, match='needs the Hugging Face folder'):
+    export.export_run(tiny.get_config(), tmp_path)
 
 
 def test_rows_are_in_the_folders_format(folder, finished):

@@ -34,18 +34,18 @@ def test_another_mode_is_noticed(tmp_path, monkeypatch):
   monkeypatch.setattr(
       exchange, 'share_text', lambda text, _: said.append(text) or said[0]
   )
-  run_lib.begin(config, tmp_path)  # process 0
+  run_lib.begin(config, tmp_path, 'train')  # process 0
   monkeypatch.setattr(jax, 'process_index', lambda: 1)
-  run_lib.begin(config, tmp_path)
+  run_lib.begin(config, tmp_path, 'train')
   with pytest.raises(errors.UserError) as error:
-    run_lib.begin(config, tmp_path, 'eval')
+    run_lib.begin(config, tmp_path, 'evaluate', 'eval')
   assert str(error.value) == (
       '--mode is evaluate in process 1 and train in process 0; start all with '
       'the same flags.'
   )
   config.rollout.group_size += 1
   with pytest.raises(errors.UserError, match='config.rollout.group_size is'):
-    run_lib.begin(config, tmp_path)
+    run_lib.begin(config, tmp_path, 'train')
 
 
 @pytest.mark.parametrize('process', [0, 1])
