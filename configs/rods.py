@@ -158,11 +158,11 @@ def _synthesis(c: ml_collections.ConfigDict) -> None:
   synthesis.enabled = True  # False: the static pool
   synthesis.attempts = 3  # candidates per variant
   synthesis.timeout_s = 120.0  # then the main process makes the variants
+  # 'compose' makes new chains of calls with a seed's structure; 'exchange' only
+  # changes the seed's values (as warm starts and evaluations do in any case).
+  synthesis.planner = 'compose'
   # Of an exchange variant from its seed, up to 1; composed tasks have 0.
   synthesis.max_profile_distance = 0.0
-  # 'exchange' changes a seed's values; 'compose' makes new chains of calls with
-  # its structure (warm starts exchange in any case).
-  synthesis.planner = 'exchange'
   # Of a composed task: edit distance of the classes of its calls to its seed's,
   # up to 1; turns that need an earlier one, as a share of the seed's;
   # distance of words and calls to the tasks of the pool and to those that are

@@ -259,7 +259,7 @@ def _collect(run: run_lib.Run) -> tuple[list[types.Task], Metrics]:
   made = _await_synthesis(run, request)
   with workdir_lib.writable(run.workdir):
     made, stages = exchange.share_variants(made, run.workdir / 'exchange')
-  return made, stages.metrics()
+  return made, stages.metrics(run.config.synthesis.planner)
 
 
 def _await_synthesis(

@@ -128,7 +128,7 @@ def test_shared_text_leaves_nothing(tmp_path, monkeypatch):
   folder.mkdir()
   for name in ('a' * 64, 'b' * 64 + '.partial', 'mine', 'c' * 63):
     (folder / name).touch()
-  run.begin(tiny.get_config(), tmp_path)
+  run.begin(tiny.get_config(), tmp_path, 'train')
   assert {path.name for path in folder.iterdir()} == {'mine', 'c' * 63}
 
 
@@ -136,7 +136,7 @@ def test_text_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
   _alone_of_two(monkeypatch)
   (tmp_path / 'exchange').touch()  # no folder
   with pytest.raises(errors.UserError, match='^Cannot write to .* exists'):
-    run.begin(tiny.get_config(), tmp_path)
+    run.begin(tiny.get_config(), tmp_path, 'train')
 
 
 _WORKER = """

@@ -42,7 +42,7 @@ def test_right_answers_give_a_task_of_each_category(four):
   assert (report.attempts, report.accepted) == (4, 4)
   assert report.llm['requests'] == len(server.requests) == 12
   assert report.llm['prompt_tokens'] == 12_000
-  assert report.metrics()['synthesis/llm/requests'] == 12
+  assert report.metrics('compose')['synthesis/llm/requests'] == 12
 
 
 def test_the_tasks_pass_the_gates_of_any_other(four):

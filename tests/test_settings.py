@@ -216,7 +216,7 @@ def test_unknown_and_missing_fields():
             ('groups_per_batch is 8', 'multiple', 'minibatch_groups, 3'),
         ),
         (
-            {'synthesis.language': 'openai'},
+            {'synthesis.language': 'openai', 'synthesis.planner': 'exchange'},
             ("language is 'openai'", "must be 'compose', not 'exchange'"),
         ),
         ({'grpo.length_buckets': (128, 512)}, ('longest trajectory', '512')),

@@ -293,15 +293,16 @@ def test_stages_count_what_the_stage_before_passed_on():
   for stage, count in (('duplicate', 3), ('substitute', 2), ('critique', 1)):
     for i in range(count):
       report.reject(pipeline.Rejection(stage, f'reason {i}'))
-  metrics = report.metrics()
-  stages = pipeline.STAGES
+  metrics = report.metrics('exchange')
+  stages = pipeline.STAGES['exchange']
   assert [metrics[f'synthesis/{s}_attempts'] for s in stages] == [
-      10, 8, 8, 8, 8, 8, 5,
+      10, 8, 8, 8, 5,
   ]
   assert [metrics[f'synthesis/{s}_accepted'] for s in stages] == [
-      8, 8, 8, 8, 8, 5, 4,
+      8, 8, 8, 5, 4,
   ]
   assert metrics['synthesis/duplicate_rejected'] == 3
+  assert 'synthesis/plan_attempts' not in metrics
   assert report.reasons['duplicate: reason '] == 3
 
 

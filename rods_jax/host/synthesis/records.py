@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any, Mapping
 
-# In the order of the pipeline, which begins with 'substitute' where values are
-# exchanged and with 'plan' where chains of calls are composed. What it drops as
-# on the other side of the held-out split, a 'duplicate' too, never reaches the
-# critique.
-STAGES = (
-    'substitute', 'plan', 'execute', 'rewrite', 'augment', 'duplicate',
-    'critique',
-)  # pyformat: disable
+# Per planner, in their order. What is dropped as on the other side of the
+# held-out split, a 'duplicate' too, never reaches the critique.
+STAGES = {
+    'exchange': ('substitute', 'execute', 'augment', 'duplicate', 'critique'),
+    'compose': (
+        'plan', 'execute', 'rewrite', 'augment', 'duplicate', 'critique',
+    ),
+}  # pyformat: disable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Rejection:
   """Why a candidate was dropped.
 
   Attributes:
-    stage: one of STAGES.
+    stage: one of those in STAGES.
     reason: one short line; it is counted.
     detail: what else a language model should know of it.
   """
@@ -46,7 +46,7 @@ class Report:
   attempts: int = 0
   accepted: int = 0
   rejected: dict[str, int] = dataclasses.field(
-      default_factory=lambda: dict.fromkeys(STAGES, 0)
+      default_factory=lambda: dict.fromkeys(sum(STAGES.values(), ()), 0)
   )
   reasons: dict[str, int] = dataclasses.field(default_factory=dict)
   substituted: int = 0
@@ -69,8 +69,8 @@ class Report:
       for key, count in getattr(other, name).items():
         mine[key] = mine.get(key, 0) + count
 
-  def metrics(self) -> dict[str, float]:
-    """Per stage: synthesis/<stage>_attempts, _accepted and _rejected.
+  def metrics(self, planner: str) -> dict[str, float]:
+    """Per stage of a planner: synthesis/<stage>_attempts, _accepted, _rejected.
 
     And synthesis/llm/<name> for the account of a language model.
 
@@ -80,7 +80,7 @@ class Report:
     """
     found = {f'synthesis/llm/{name}': n for name, n in self.llm.items()}
     left = self.attempts
-    for stage in STAGES:
+    for stage in STAGES[planner]:
       rejected = self.rejected[stage]
       found[f'synthesis/{stage}_attempts'] = left
       found[f'synthesis/{stage}_rejected'] = rejected
