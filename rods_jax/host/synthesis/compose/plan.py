@@ -15,6 +15,7 @@ from typing import Iterator, Mapping
 import numpy as np
 
 from rods_jax.host import bfcl
+from rods_jax.host.synthesis import api_graph
 from rods_jax.host.synthesis.compose import state as state_lib
 from rods_jax.host.synthesis.compose import tables, worlds
 from rods_jax.host.synthesis.compose.records import (
@@ -160,6 +161,7 @@ class _Search:
         for i in range(len(self._turns))
     ]
     self._added = frozenset(name for use in self._uses for name in use.adds)
+    self._graph = api_graph.load()
     self._known: dict[tuple, bool] = {}
     self._rng = rng
     self._left = TRIALS
@@ -173,14 +175,15 @@ class _Search:
       return state, steps
     wanted = self._parents[position]
     menu = _menu(state, wanted)
+    able = self._able(steps)
     for use in self._shuffled(state):
-      if bfcl.owner(use.tool) != self._classes[position]:
+      if use.tool not in able:
         continue
       if not _may_fit(use, state, menu, wanted):
         continue
       if not self._has_heirs(use, steps):
         continue
-      slots = self._bind(use, state, menu, wanted)
+      slots = self._bind(use, state, menu, steps)
       if slots is None:
         continue
       self._left -= 1
@@ -190,6 +193,17 @@ class _Search:
       if found is not None or self._left <= 0:
         return found
     return None
+
+  def _able(self, steps: tuple[Step, ...]) -> frozenset[str]:
+    """Tools of the next call's class that the graph has after its parents.
+
+    A parent on which another parent depends is reached through that one.
+    """
+    position = len(steps)
+    found = frozenset(bfcl.tool_names(self._classes[position]))
+    for parent in self._closest.get(position, ()):
+      found &= self._graph.successors[steps[parent].use.tool]
+    return found
 
   def _has_heirs(self, use: tables.Use, steps: tuple[Step, ...]) -> bool:
     """Whether uses could follow that depend on it as the links want.
@@ -243,9 +257,10 @@ class _Search:
       use: tables.Use,
       state: State,
       menu: Menu,
-      wanted: state_lib.Calls,
+      steps: tuple[Step, ...],
   ) -> tuple[Slot, ...] | None:
     """Slots with which the use depends on exactly the wanted calls."""
+    wanted = self._parents[len(steps)]
     if use.twin:
       pairs = _twins(use, state)
     else:
@@ -264,8 +279,32 @@ class _Search:
       named = [s.thing for s in slots if s.thing is not None]
       if len(set(named)) == len(named):
         if state_lib.owed(use, slots, state) == wanted:
-          return slots
+          if self._is_known(use, slots, state, steps):
+            return slots
     return None
+
+  def _is_known(
+      self,
+      use: tables.Use,
+      slots: tuple[Slot, ...],
+      state: State,
+      steps: tuple[Step, ...],
+  ) -> bool:
+    """Whether all that joins the use to its parents are edges of the graph."""
+    fed = set()
+    for slot in slots:
+      thing = None if slot.thing is None else state.things[slot.thing]
+      if thing is None or thing.source is None:
+        continue
+      fed.add(thing.source)
+      source = steps[thing.source].use.tool
+      for output, param in itertools.product(thing.outputs, slot.params):
+        if not self._graph.feeds(source, output, use.tool, param):
+          return False
+    return all(
+        parent in fed or self._graph.enables(steps[parent].use.tool, use.tool)
+        for parent in self._closest.get(len(steps), ())
+    )
 
   def _options(
       self, params: tuple[str, ...], source: tables.Source, menu: Menu

@@ -63,8 +63,7 @@ class Source:
   """Where an argument may come from.
 
   Attributes:
-    how: HERE = 'cwd'  # the resource that anchored things are found from
-CONST, OPTION, POOL, NEW or THING.
+    how: CONST, OPTION, POOL, NEW or THING.
     kind: of the value; '' for constants and options.
     values: the constant, or the options.
     words: how the user says each option.
@@ -213,6 +212,15 @@ def _use(index: int, entry: dict[str, Any]) -> Use:
       for params, text in entry.get('args', {}).items()
   )
   return Use(index=index, args=args, **fields)
+
+
+@functools.cache
+def outputs(path: str) -> tuple[str, ...]:
+  """What a result calls the values at a path: 'a.b.0,c' -> ('b', 'c')."""
+  return tuple(
+      next((k for k in part.split('.')[::-1] if not k.isdigit()), '')
+      for part in path.split(',')
+  )
 
 
 def _base(resource: str) -> str:
