@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from typing import Any, Iterable, Mapping
+from typing import Any, Mapping
 
 import networkx as nx
 
@@ -168,47 +168,42 @@ class ApiGraph:
   def to_json(self) -> dict[str, Any]:
     return dataclasses.asdict(self)
 
-  @classmethod
-  def from_json(cls, data: Mapping[str, Any]) -> 'ApiGraph':
-    return cls(
-        data['calls'], data['outputs'], *(
-            tuple(_record(kind, row) for row in data[name])
-            for name, kind in (('links', Link), ('opens', Open),
-                               ('needs', Need))
-        )
-    )  # pyformat: disable
-
   def to_text(self) -> str:
-    """The asset: JSON with one line for each tool and edge."""
-    data = self.to_json()
-    parts = [f' "calls": {json.dumps(data["calls"])}']
-    parts.append(_lines('outputs', '{}', (
-        f'{json.dumps(k)}: {json.dumps(v)}' for k, v in data['outputs'].items()
-    )))  # pyformat: disable
-    parts += [
-        _lines(name, '[]', (
-            json.dumps({k: v for k, v in row.items() if v or v == ''})
-            for row in data[name]
-        )) for name in ('links', 'opens', 'needs')
-    ]  # pyformat: disable
-    return '{\n' + ',\n'.join(parts) + '\n}\n'
+    """The asset: JSON with a line for each tool and edge."""
+    outputs = (
+        f'{json.dumps(tool)}: {json.dumps(keys)}'
+        for tool, keys in self.outputs.items()
+    )
+    parts = [
+        f'"calls": {json.dumps(self.calls)}',
+        f'"outputs": {{\n  {_JOIN.join(outputs)}\n }}',
+    ]
+    for name, kind in _EDGES.items():
+      rows = [[field.name for field in dataclasses.fields(kind)]]
+      rows += map(dataclasses.astuple, getattr(self, name))
+      text = _JOIN.join(json.dumps(row) for row in rows)
+      parts.append(f'"{name}": [\n  {text}\n ]')
+    return '{\n ' + ',\n '.join(parts) + '\n}\n'
+
+  @classmethod
+  def from_text(cls, text: str) -> 'ApiGraph':
+    data = json.loads(text)
+    for name, kind in _EDGES.items():
+      fields, *rows = data[name]
+      data[name] = tuple(
+          kind(**{
+              field: tuple(value) if isinstance(value, list) else value
+              for field, value in zip(fields, row)
+          }) for row in rows
+      )  # pyformat: disable
+    return cls(**data)
 
 
-def _lines(name: str, braces: str, rows: Iterable[str]) -> str:
-  return f' "{name}": {braces[0]}\n  ' + ',\n  '.join(rows) + f'\n {braces[1]}'
-
-
-def _record(kind: type, row: Mapping[str, Any]) -> Any:
-  """A record; what a row leaves out is nothing."""
-  values = {'documented': False} if kind is Link else {}
-  values |= row
-  return kind(**{
-      k: tuple(v) if isinstance(v, (list, tuple)) else v
-      for k, v in values.items()
-  })  # pyformat: disable
+_EDGES = {'links': Link, 'opens': Open, 'needs': Need}
+_JOIN = ',\n  '  # of the asset's lines
 
 
 @functools.cache
 def load() -> ApiGraph:
   """The graph that is shipped; see the module's docstring."""
-  return ApiGraph.from_json(json.loads(ASSET.read_text(encoding='utf-8')))
+  return ApiGraph.from_text(ASSET.read_text(encoding='utf-8'))

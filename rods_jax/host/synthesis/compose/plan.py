@@ -177,13 +177,18 @@ class _Search:
     menu = _menu(state, wanted)
     able = self._able(steps)
     for use in self._shuffled(state):
-      if use.tool not in able:
+      if bfcl.owner(use.tool) != self._classes[position]:
         continue
       if not _may_fit(use, state, menu, wanted):
         continue
       if not self._has_heirs(use, steps):
         continue
-      slots = self._bind(use, state, menu, steps)
+      # Drawn for every use that may fit, so that an edge more in the graph
+      # changes no chances but those of the chains that it joins.
+      choices = self._choices(use, state, menu)
+      if use.tool not in able:
+        continue
+      slots = self._bind(use, choices, state, steps)
       if slots is None:
         continue
       self._left -= 1
@@ -195,13 +200,12 @@ class _Search:
     return None
 
   def _able(self, steps: tuple[Step, ...]) -> frozenset[str]:
-    """Tools of the next call's class that the graph has after its parents.
+    """Tools that the graph has after the next call's parents.
 
     A parent on which another parent depends is reached through that one.
     """
-    position = len(steps)
-    found = frozenset(bfcl.tool_names(self._classes[position]))
-    for parent in self._closest.get(position, ()):
+    found = frozenset(self._graph.tools)
+    for parent in self._closest.get(len(steps), ()):
       found &= self._graph.successors[steps[parent].use.tool]
     return found
 
@@ -252,30 +256,34 @@ class _Search:
     order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
     return [self._uses[i] for i in order]
 
+  def _choices(
+      self, use: tables.Use, state: State, menu: Menu
+  ) -> Iterator[tuple[Slot, ...]]:
+    """Combinations of what the arguments may be, in random order."""
+    if use.twin:
+      return _twins(use, state)
+    options = []
+    for params, sources in use.args:
+      found = [
+          slot
+          for source in sources
+          for slot in self._options(params, source, menu)
+      ]
+      if len(found) > 1:
+        found = [found[i] for i in self._rng.permutation(len(found))]
+      options.append(found)
+    return itertools.islice(itertools.product(*options), BINDINGS)
+
   def _bind(
       self,
       use: tables.Use,
+      choices: Iterator[tuple[Slot, ...]],
       state: State,
-      menu: Menu,
       steps: tuple[Step, ...],
   ) -> tuple[Slot, ...] | None:
     """Slots with which the use depends on exactly the wanted calls."""
     wanted = self._parents[len(steps)]
-    if use.twin:
-      pairs = _twins(use, state)
-    else:
-      options = []
-      for params, sources in use.args:
-        found = [
-            slot
-            for source in sources
-            for slot in self._options(params, source, menu)
-        ]
-        if len(found) > 1:
-          found = [found[i] for i in self._rng.permutation(len(found))]
-        options.append(found)
-      pairs = itertools.islice(itertools.product(*options), BINDINGS)
-    for slots in pairs:
+    for slots in choices:
       named = [s.thing for s in slots if s.thing is not None]
       if len(set(named)) == len(named):
         if state_lib.owed(use, slots, state) == wanted:
