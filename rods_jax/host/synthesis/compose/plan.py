@@ -2,10 +2,13 @@
 
 The calls of the seed are put into a random order that keeps dependencies
 before what depends on them, and the order of their classes. Then, position by
-position, a use of the same class is searched in the tables whose dependencies
-on the calls before it are exactly those wanted: it takes what earlier calls
-have made or given, and needs or reads what they have changed. What the tables
-promise is measured later, by the critique.
+position, a tool of the same class is taken that the API graph has after all
+the calls that this one is to depend on (api_graph.py), in a use of the tables
+that depends on exactly those: it takes what they have made or given, and needs
+or reads what they have changed. The graph says, on evidence, what can follow
+what; the tables how a tool is used and which of its arguments name things. A
+look ahead, whether heirs are there at all, asks the tables alone: it saves time
+and decides nothing. What is promised is measured later, by the critique.
 """
 
 import collections
@@ -152,6 +155,9 @@ class _Search:
         use for cls in brief.seed.classes for use in tables.uses(cls)
         if use.tool in brief.offered and use.tool not in blocked
     )  # pyformat: disable
+    self._places = collections.defaultdict(list)  # of a class's uses
+    for place, use in enumerate(self._uses):
+      self._places[bfcl.owner(use.tool)].append(place)
     self._turns = [t for t, n in enumerate(brief.calls) for _ in range(n)]
     self._parents = [frozenset(i for i, k in links if k == j)
                      for j in range(len(self._turns))]  # pyformat: disable
@@ -176,9 +182,7 @@ class _Search:
     wanted = self._parents[position]
     menu = _menu(state, wanted)
     able = self._able(steps)
-    for use in self._shuffled(state):
-      if bfcl.owner(use.tool) != self._classes[position]:
-        continue
+    for use in self._shuffled(state, self._classes[position]):
       if not _may_fit(use, state, menu, wanted):
         continue
       if not self._has_heirs(use, steps):
@@ -233,8 +237,7 @@ class _Search:
     if key not in self._known:
       count = len(self._closest[position])
       self._known[key] = any(
-          bfcl.owner(heir.tool) == wanted
-          and (
+          (
               heir.capacity >= count
               or not heir.gathers.isdisjoint(self._added)
           )
@@ -243,18 +246,19 @@ class _Search:
               self._possible(child, frozenset((heir.provides,)))
               for child in self._children[position]
           )
-          for heir in self._uses
+          for heir in map(self._uses.__getitem__, self._places[wanted])
       )
     return self._known[key]
 
-  def _shuffled(self, state: State) -> list[tables.Use]:
-    """The uses in random order, seldom used ones first."""
+  def _shuffled(self, state: State, cls: str) -> list[tables.Use]:
+    """The uses of a class in random order, seldom used ones first."""
     keys = self._rng.random(len(self._uses)).tolist()
-    for i, use in enumerate(self._uses):
+    for place in self._places[cls]:
+      use = self._uses[place]
       weight = use.weight * AGAIN ** state.tools.get(use.tool, 0)
-      keys[i] **= 1 / weight
-    order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
-    return [self._uses[i] for i in order]
+      keys[place] **= 1 / weight
+    order = sorted(self._places[cls], key=keys.__getitem__, reverse=True)
+    return [self._uses[place] for place in order]
 
   def _choices(
       self, use: tables.Use, state: State, menu: Menu
