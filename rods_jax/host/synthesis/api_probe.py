@@ -197,6 +197,7 @@ class Probes:
       found.probes += 1
       if texts[0] != texts[1]:
         found.shown += 1
+        found.broken += texts[1] is None
         found.state |= begun.state
 
 
