@@ -199,8 +199,12 @@ def page(graph: api_graph.ApiGraph) -> str:
   )
 
 
+def _best(edges: tuple) -> list:
+  """Those that were observed most often first, then by name."""
+  return sorted(edges, key=lambda edge: -len(edge.scenarios))
+
+
 def _links(graph: api_graph.ApiGraph) -> list[tuple]:
-  order = lambda k: (-len(k.scenarios), -k.accepted)
   return [
       ('source', 'output', 'target', 'parameter', 'scenarios', 'documented',
        'probes', 'accepted'),
@@ -208,7 +212,7 @@ def _links(graph: api_graph.ApiGraph) -> list[tuple]:
           (k.source, k.output or '(whole result)', k.target, k.param,
            len(k.scenarios) or '', 'yes' if k.documented else '',
            k.probes or '', k.accepted if k.probes else '')
-          for k in sorted(graph.links, key=order)
+          for k in _best(graph.links)
       ),
   ]  # pyformat: disable
 
@@ -221,14 +225,13 @@ def _opens(graph: api_graph.ApiGraph) -> list[tuple]:
 
 
 def _needs(graph: api_graph.ApiGraph) -> list[tuple]:
-  order = lambda n: (-len(n.scenarios), -n.shown)
   return [
       ('left out', 'fails or differs', 'what the first had changed',
        'scenarios', 'of', 'fails', 'probes', 'shown', 'fails'),
       *(
           (n.source, n.target, ', '.join(n.state), len(n.scenarios), n.of,
            n.fails, n.probes, n.shown, n.broken)
-          for n in sorted(graph.needs, key=order)
+          for n in _best(graph.needs)
       ),
   ]  # pyformat: disable
 

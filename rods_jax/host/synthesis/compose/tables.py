@@ -1,7 +1,10 @@
-"""The composer's tables: what tools depend on, what they take, how users ask.
+"""The composer's tables: how tools are used, what they take, how users ask.
 
-One file per class, assets/compose/<Class>.toml. A `[[use]]` is one way to use
-a tool; a tool may have several. Its fields, all but `tool` and `say` optional:
+Which tool can follow which is an edge of the API graph (api_graph.py); the
+tables ground it: which arguments name which things, and which resources a call
+touches. One file per class, assets/compose/<Class>.toml. A `[[use]]` is one way
+to use a tool; a tool may have several. Its fields, all but `tool` and `say`
+optional:
 
   args         parameter -> source; "a,b" is two parameters drawn together:
                  ~kind  a fresh value that the user says (values.py draws it);
