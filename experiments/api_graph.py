@@ -11,10 +11,11 @@ configs/rods.py, and from probes (host/synthesis/api_build.py); with --out or
 
 Tools stand around a circle, by class. Blue: a value can flow; red: a call needs
 or shows what another has done; grey: names and types fit, but nothing was seen.
-Full curves were observed in ground truths, the wider, the more scenarios;
-pale ones only probes have shown. The page also lists every edge with its
-evidence and shows the edges of a tool alone while the pointer is on it. With
---json the graph goes to standard output.
+Full curves were observed in ground truths, the wider, the more scenarios; pale
+ones only probes have shown. The page also lists every edge with its evidence,
+and the parameters that take any value, which are not drawn; it shows the edges
+of a tool alone while the pointer is on it. With --json the graph goes to
+standard output.
 """
 
 import argparse
@@ -48,8 +49,8 @@ svg text.idle{fill:#999}
 svg path{fill:none;stroke-opacity:.62}
 svg.one path{stroke-opacity:.05}
 svg.one path.on{stroke-opacity:1}
-table{border-collapse:collapse;margin:0 0 28px}
-td,th{text-align:left;padding:3px 14px 3px 0;border-bottom:1px solid #ddd;
+table{border-collapse:collapse;margin:0 0 28px;font-size:13px}
+td,th{text-align:left;padding:3px 9px 3px 0;border-bottom:1px solid #ddd;
 vertical-align:top}
 """
 _SCRIPT = """
@@ -113,6 +114,7 @@ def draw(graph: api_graph.ApiGraph) -> str:
   angle = angles(dict(graph.tools))
   found = edges(graph)
   used = {name for _, a, b, _, _ in found for name in (a, b)}
+  used |= {each.tool for each in graph.opens}
   parts = [
       f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE}" '
       f'role="img" aria-label="API graph"><style>{_STYLE}</style><defs>'

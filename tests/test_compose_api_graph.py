@@ -9,7 +9,6 @@ import collections
 import dataclasses
 
 import numpy as np
-import pytest
 
 from experiments import synthesize
 from rods_jax.host import bfcl

@@ -7,7 +7,9 @@
 Each tells its evidence: the documentation, the scenarios in which it was
 observed, and how many probes have shown it (api_build.py puts them together).
 `python -m experiments.api_graph --write` builds the graph of the training
-scenarios and writes assets/api_graph.json, which `load` reads.
+scenarios and writes assets/api_graph.json, which `load` reads. What the
+composer can use of it needs no observation: another split of the scenarios
+would give it the same edges.
 """
 
 import collections
