@@ -280,7 +280,8 @@ def _code() -> str:
   package = pathlib.Path(pipeline.__file__).parents[2]
   digest = hashlib.sha256()
   for pattern in (
-      'host/**/*.py', 'assets/compose/*.toml', 'assets/llm/*.md', 'rng.py'
+      'host/**/*.py', 'assets/compose/*.toml', 'assets/api_graph.json',
+      'assets/llm/*.md', 'rng.py',
   ):
     for path in sorted(package.glob(pattern)):
       digest.update(path.read_bytes())

@@ -1,32 +1,30 @@
-"""Which tool can feed or enable which other: documented and observed.
+"""Which tool can feed or enable which other: the graph that Plan walks.
 
-  links  an output of one tool can be an argument of another: by name and type
-         in the documentation, and by values that flowed in ground truths;
-  needs  a call of one tool needs what a call of another has done: leaving the
-         first out made the second fail or answer something else.
+  links  an output of one tool can be an argument of another;
+  opens  a parameter takes any number or any text, so every such output;
+  needs  a call of one tool needs, or shows, what a call of another has done.
 
-Observations come from the tasks given to `build` alone, so that a graph of the
-training scenarios knows nothing of the held-out ones.
+Each tells its evidence: the documentation, the scenarios in which it was
+observed, and how many probes have shown it (api_build.py puts them together).
+`python -m experiments.api_graph --write` builds the graph of the training
+scenarios and writes assets/api_graph.json, which `load` reads. What the
+composer can use of it needs no observation: another split of the scenarios
+would give it the same edges.
 """
 
 import collections
-import copy
 import dataclasses
-import re
-from typing import Any, Iterable, Iterator, Mapping
+import functools
+import json
+import pathlib
+from typing import Any, Mapping
 
 import networkx as nx
 
 from rods_jax.host import bfcl
-from rods_jax.host.synthesis import flow, patience, reading, trace
-from rods_jax.types import Task
 
-# Names that say too little: a result's 'status' feeds no parameter 'status'.
-_VAGUE = frozenset((
-    'id', 'status', 'name', 'message', 'result', 'value', 'type', 'number',
-    'mode', 'content', 'title', 'description', 'priority', 'amount',
-))  # pyformat: disable
-_TYPES = {'integer': 'number', 'float': 'number'}  # one feeds the other
+ASSET = pathlib.Path(__file__).parents[2] / 'assets' / 'api_graph.json'
+NUMBER, TEXT = 'number', 'text'  # kinds of values, alone or in a list
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +36,7 @@ class Link:
     target: tool; param: one of its parameters.
     documented: whether names and types in the documentation fit.
     scenarios: scenarios of the tasks in which a value flowed.
+    accepted: probes in which the target took the output; of so many `probes`.
   """
 
   source: str
@@ -45,7 +44,26 @@ class Link:
   target: str
   param: str
   documented: bool
-  scenarios: tuple[int, ...]
+  scenarios: tuple[int, ...] = ()
+  accepted: int = 0
+  probes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Open:
+  """A parameter that takes whatever has the right kind.
+
+  Attributes:
+    kind: NUMBER or TEXT; a number can be quoted in a text.
+    accepted: probes in which it took an output of another class; of so many
+      `probes`.
+  """
+
+  tool: str
+  param: str
+  kind: str
+  accepted: int
+  probes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,35 +77,88 @@ class Need:
     scenarios: scenarios in which that was so.
     of: scenarios in which source was called before target at all.
     fails: scenarios in which target failed, rather than answer another thing.
+    shown: probes that showed it; of so many `probes`, of which target failed
+      in `broken`.
   """
 
   source: str
   target: str
   state: tuple[str, ...]
-  scenarios: tuple[int, ...]
-  of: int
-  fails: int
+  scenarios: tuple[int, ...] = ()
+  of: int = 0
+  fails: int = 0
+  shown: int = 0
+  broken: int = 0
+  probes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class ApiGraph:
-  """Tools, links and needs; each sorted.
+  """Tools and what joins them; each sorted.
 
   Attributes:
-    tools: tool -> its class.
     calls: tool -> scenarios that call it.
+    outputs: tool -> key of its result -> kind.
   """
 
-  tools: Mapping[str, str]
   calls: Mapping[str, int]
+  outputs: Mapping[str, Mapping[str, str]]
   links: tuple[Link, ...]
+  opens: tuple[Open, ...]
   needs: tuple[Need, ...]
 
-  def to_json(self) -> dict[str, Any]:
-    return dataclasses.asdict(self)
+  @functools.cached_property
+  def tools(self) -> dict[str, str]:
+    """Tool -> its class, in the documentation's order."""
+    return {n: cls for cls in bfcl.CLASSES for n in bfcl.tool_names(cls)}
+
+  def feeds(self, source: str, output: str, target: str, param: str) -> bool:
+    """Whether an output can be, or be quoted in, an argument."""
+    if (source, output, target, param) in self._links:
+      return True
+    taken = self._opens.get((target, param), ())
+    return self.outputs.get(source, {}).get(output) in taken
+
+  def enables(self, source: str, target: str) -> bool:
+    """Whether a call of target can need, or show, what source has done."""
+    return (source, target) in self._needs
+
+  @functools.cached_property
+  def successors(self) -> Mapping[str, frozenset[str]]:
+    """Tool -> tools that can depend on it in any way."""
+    found = {tool: set() for tool in self.tools}
+    for edge in (*self.links, *self.needs):
+      found[edge.source].add(edge.target)
+    for tool, outputs in self.outputs.items():
+      for (target, _), taken in self._opens.items():
+        if not taken.isdisjoint(outputs.values()):
+          found[tool].add(target)
+    return {tool: frozenset(targets) for tool, targets in found.items()}
+
+  @functools.cached_property
+  def _links(self) -> frozenset[tuple[str, str, str, str]]:
+    return frozenset(
+        (k.source, k.output, k.target, k.param) for k in self.links
+    )
+
+  @functools.cached_property
+  def _needs(self) -> frozenset[tuple[str, str]]:
+    return frozenset((n.source, n.target) for n in self.needs)
+
+  @functools.cached_property
+  def _opens(self) -> Mapping[tuple[str, str], set[str]]:
+    """(tool, parameter) -> kinds that it takes."""
+    found = collections.defaultdict(set)
+    for each in self.opens:
+      both = {NUMBER, TEXT} if each.kind == TEXT else {NUMBER}
+      found[each.tool, each.param] |= both
+    return dict(found)
 
   def graph(self) -> nx.MultiDiGraph:
-    """Tools as nodes (cls), links ('value') and needs ('state') as edges."""
+    """Tools as nodes (cls), links ('value') and needs ('state') as edges.
+
+    Open parameters are left out: they join nearly all tools.
+    """
     graph = nx.MultiDiGraph()
     for name, cls in self.tools.items():
       graph.add_node(name, cls=cls)
@@ -96,142 +167,45 @@ class ApiGraph:
         graph.add_edge(edge.source, edge.target, kind=kind, edge=edge)
     return graph
 
+  def to_json(self) -> dict[str, Any]:
+    return dataclasses.asdict(self)
 
-def build(tasks: Iterable[Task]) -> ApiGraph:
-  """The graph of all documented tools.
-
-  Args:
-    tasks: whose ground truths are executed, and no others.
-  """
-  tools = {n: cls for cls in bfcl.CLASSES for n in bfcl.tool_names(cls)}
-  flows = collections.defaultdict(set)
-  seen = _Observations()
-  for task in tasks:
-    executed = trace.run(task)
-    for key in _value_flows(executed):
-      flows[key].add(task.scenario)
-    seen.add(executed)
-  documented = set(documented_links())
-  links = tuple(
-      Link(*key, key in documented, tuple(sorted(flows[key])))
-      for key in sorted(documented | flows.keys())
-  )
-  calls = {name: len(seen.calls[name]) for name in tools}
-  return ApiGraph(tools, calls, links, seen.needs())
-
-
-def _value_flows(executed: trace.Trace) -> Iterator[tuple[str, str, str, str]]:
-  """(source, output, target, parameter) of every value that flowed."""
-  for found in flow.flows(executed):
-    if found.source is not None:
-      step = executed.steps[found.source]
-      keys = flow.outputs_holding(step, found.argument)
-      yield step.call.name, keys[0], found.argument.tool, found.argument.param
-
-
-class _Observations:
-  """What leaving calls out has shown, by pairs of tools."""
-
-  def __init__(self):
-    self.calls = collections.defaultdict(set)
-    self._pairs = collections.defaultdict(set)
-    self._needs = collections.defaultdict(set)
-    self._fails = collections.defaultdict(set)
-    self._state = collections.defaultdict(set)
-
-  def add(self, executed: trace.Trace) -> None:
-    scenario, steps = executed.task.scenario, executed.steps
-    changed = changes(executed.task)
-    for j, target in enumerate(steps):
-      self.calls[target.call.name].add(scenario)
-      for i in range(j):
-        pair = steps[i].call.name, target.call.name
-        self._pairs[pair].add(scenario)
-        if (i, j) in executed.needs:
-          self._needs[pair].add(scenario)
-          self._state[pair] |= changed[i]
-          if executed.needs[i, j]:
-            self._fails[pair].add(scenario)
-
-  def needs(self) -> tuple[Need, ...]:
-    return tuple(
-        Need(
-            *pair,
-            state=tuple(sorted(self._state[pair])),
-            scenarios=tuple(sorted(scenarios)),
-            of=len(self._pairs[pair]),
-            fails=len(self._fails[pair]),
-        )
-        for pair, scenarios in sorted(self._needs.items())
+  def to_text(self) -> str:
+    """The asset: JSON with a line for each tool and edge."""
+    outputs = (
+        f'{json.dumps(tool)}: {json.dumps(keys)}'
+        for tool, keys in self.outputs.items()
     )
+    parts = [
+        f'"calls": {json.dumps(self.calls)}',
+        f'"outputs": {{\n  {_JOIN.join(outputs)}\n }}',
+    ]
+    for name, kind in _EDGES.items():
+      rows = [[field.name for field in dataclasses.fields(kind)]]
+      rows += map(dataclasses.astuple, getattr(self, name))
+      text = _JOIN.join(json.dumps(row) for row in rows)
+      parts.append(f'"{name}": [\n  {text}\n ]')
+    return '{\n ' + ',\n '.join(parts) + '\n}\n'
+
+  @classmethod
+  def from_text(cls, text: str) -> 'ApiGraph':
+    data = json.loads(text)
+    for name, kind in _EDGES.items():
+      fields, *rows = data[name]
+      data[name] = tuple(
+          kind(**{
+              field: tuple(value) if isinstance(value, list) else value
+              for field, value in zip(fields, row)
+          }) for row in rows
+      )  # pyformat: disable
+    return cls(**data)
 
 
-def changes(task: Task) -> tuple[frozenset[str], ...]:
-  """Per call, the attributes 'Class.attribute' that it changed.
-
-  Hidden ones count (the working directory is one), but not what ids and
-  chances are drawn from.
-  """
-  world = reading.new_world(task, task.initial_config)
-  found = []
-  for step in trace.run(task).steps:
-    before = {
-        name: copy.deepcopy(vars(instance))
-        for name, instance in world.instances.items()
-    }
-    world.call(step.call, patience.LIMITS_S[-1])
-    found.append(
-        frozenset(
-            f'{name}.{key}'
-            for name, instance in world.instances.items()
-            for key, value in vars(instance).items()
-            if key not in trace.DISPENSERS and before[name].get(key) != value
-        )
-    )
-  return tuple(found)
+_EDGES = {'links': Link, 'opens': Open, 'needs': Need}
+_JOIN = ',\n  '  # of the asset's lines
 
 
-def documented_links() -> Iterator[tuple[str, str, str, str]]:
-  """(source, output, target, parameter) whose names and types fit.
-
-  Names fit when one ends in the other ('access_token' and 'token') and says
-  enough; the 'id' that post_tweet returns is a tweet_id.
-  """
-  outputs, params = [], []
-  for cls in bfcl.CLASSES:
-    for name in bfcl.tool_names(cls):
-      doc = bfcl.tool_doc(name)
-      for key, spec in doc['response'].get('properties', {}).items():
-        outputs.append((name, key, _meaning(name, key), _type(spec)))
-      for key, spec in doc['parameters']['properties'].items():
-        params.append((name, key, _words(key), _type(spec)))
-  for source, output, meaning, kind in outputs:
-    for target, param, words, wanted in params:
-      if source != target and kind == wanted and _fits(meaning, words):
-        yield source, output, target, param
-
-
-def _type(spec: Mapping[str, Any]) -> str:
-  kind = spec.get('type', '')
-  if kind == 'array':  # its items can be arguments one by one
-    kind = spec.get('items', {}).get('type', '')
-  return _TYPES.get(kind, kind)
-
-
-def _words(name: str) -> tuple[str, ...]:
-  """'booking_id' and 'bookingId' -> ('booking', 'id'); plurals are one."""
-  parts = [p.lower() for p in re.findall(r'[A-Z]?[a-z]+|[A-Z]+|\d+', name)]
-  return tuple(p if p in _VAGUE else p.removesuffix('s') for p in parts)
-
-
-def _meaning(tool: str, key: str) -> tuple[str, ...]:
-  """The words of an output; a bare 'id' is one of what the tool makes."""
-  words = _words(key)
-  return (_words(tool)[-1], 'id') if words == ('id',) else words
-
-
-def _fits(output: tuple[str, ...], param: tuple[str, ...]) -> bool:
-  short, long = sorted((output, param), key=len)
-  if not short or long[len(long) - len(short) :] != short:
-    return False
-  return len(short) > 1 or short[0] not in _VAGUE
+@functools.cache
+def load() -> ApiGraph:
+  """The graph that is shipped; see the module's docstring."""
+  return ApiGraph.from_text(ASSET.read_text(encoding='utf-8'))

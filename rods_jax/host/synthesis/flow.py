@@ -210,7 +210,7 @@ def _holding(step: Step, argument: Argument) -> Iterator[tuple[str, bool]]:
   value, param = argument.value, argument.param
   if is_number(value):
     for path, found in scalars(step.parsed):
-      key = _name(path)
+      key = key_of(path)
       if isinstance(found, str):
         if len(found) <= MAX_TEXT and value in numbers(found):
           yield key, _related(param, key)
@@ -222,7 +222,7 @@ def _holding(step: Step, argument: Argument) -> Iterator[tuple[str, bool]]:
       ' ' in value or fold(value) in step.folded
   ):
     for path, found in scalars(step.parsed):
-      key = _name(path)
+      key = key_of(path)
       if _holds(found, value):
         yield key, _related(param, key)
       elif value in path and not value.islower():
@@ -260,7 +260,7 @@ def _fills_tank(argument: Argument, key: str, found: float) -> bool:
   )
 
 
-def _name(path: tuple) -> str:
+def key_of(path: tuple) -> str:
   """The innermost key of a path: what a result calls the value."""
   return next((str(p) for p in reversed(path) if isinstance(p, str)), '')
 

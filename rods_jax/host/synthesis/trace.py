@@ -98,7 +98,7 @@ def _run(
     fuel = reading.fuel_of(world)
     outcome = world.call(call, limit_s)
     steps.append(Step(turn, call, outcome.text, outcome.ok, fuel))
-    dispensed.append(pickle.dumps(_dispensers(world)))
+    dispensed.append(pickle.dumps(dispensers(world)))
   needs, finished = {}, not world.broken
   for i in range(len(steps) - 1):
     other = pickle.loads(before[i])
@@ -121,8 +121,8 @@ def _differences(
   return found
 
 
-def _dispensers(world: simulators.World) -> dict[str, dict[str, Any]]:
-  """Class -> what it hands out ids and chances from."""
+def dispensers(world: simulators.World) -> dict[str, dict[str, Any]]:
+  """Class -> what it hands out ids and chances from; live objects."""
   return {
       name: {
           key: value
@@ -131,3 +131,19 @@ def _dispensers(world: simulators.World) -> dict[str, dict[str, Any]]:
       }
       for name, instance in world.instances.items()
   }
+
+
+def changed(
+    before: simulators.World, after: simulators.World
+) -> frozenset[str]:
+  """'Class.attribute' of all that differs but `dispensers`, hidden ones too.
+
+  The working directory is a hidden one.
+  """
+  return frozenset(
+      f'{name}.{key}'
+      for name, instance in after.instances.items()
+      for key, value in vars(instance).items()
+      if key not in DISPENSERS
+      and vars(before.instances[name]).get(key) != value
+  )

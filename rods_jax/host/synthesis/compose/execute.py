@@ -102,7 +102,7 @@ class _Run:
       call = Call(step.use.tool, (), args)
       outcome = self._world.call(call, self._limit_s)
       parsed = reading.parsed(outcome.text)
-      if not outcome.ok or _is_soft_failure(step.use.tool, parsed):
+      if not outcome.ok or is_soft_failure(step.use.tool, parsed):
         return _failed(step, outcome.text[:120])
       self.calls.append(call)
       self.results.append(outcome.text)
@@ -152,7 +152,7 @@ def _failed(step: Step, reason: str) -> Rejection:
   return Rejection(STAGE, f'{step.use.tool}: {reason}')
 
 
-def _is_soft_failure(tool: str, parsed: Any) -> bool:
+def is_soft_failure(tool: str, parsed: Any) -> bool:
   """Whether a result says without an error that nothing came of it."""
   if any(part in tool for part in _STATES_ONLY):
     return False

@@ -2,10 +2,13 @@
 
 The calls of the seed are put into a random order that keeps dependencies
 before what depends on them, and the order of their classes. Then, position by
-position, a use of the same class is searched in the tables whose dependencies
-on the calls before it are exactly those wanted: it takes what earlier calls
-have made or given, and needs or reads what they have changed. What the tables
-promise is measured later, by the critique.
+position, a tool of the same class is taken that the API graph has after all
+the calls that this one is to depend on (api_graph.py), in a use of the tables
+that depends on exactly those: it takes what they have made or given, and needs
+or reads what they have changed. The graph says, on evidence, what can follow
+what; the tables how a tool is used and which of its arguments name things. A
+look ahead, whether heirs are there at all, asks the tables alone: it saves time
+and decides nothing. What is promised is measured later, by the critique.
 """
 
 import collections
@@ -15,6 +18,7 @@ from typing import Iterator, Mapping
 import numpy as np
 
 from rods_jax.host import bfcl
+from rods_jax.host.synthesis import api_graph
 from rods_jax.host.synthesis.compose import state as state_lib
 from rods_jax.host.synthesis.compose import tables, worlds
 from rods_jax.host.synthesis.compose.records import (
@@ -151,6 +155,9 @@ class _Search:
         use for cls in brief.seed.classes for use in tables.uses(cls)
         if use.tool in brief.offered and use.tool not in blocked
     )  # pyformat: disable
+    self._places = collections.defaultdict(list)  # of a class's uses
+    for place, use in enumerate(self._uses):
+      self._places[bfcl.owner(use.tool)].append(place)
     self._turns = [t for t, n in enumerate(brief.calls) for _ in range(n)]
     self._parents = [frozenset(i for i, k in links if k == j)
                      for j in range(len(self._turns))]  # pyformat: disable
@@ -160,6 +167,7 @@ class _Search:
         for i in range(len(self._turns))
     ]
     self._added = frozenset(name for use in self._uses for name in use.adds)
+    self._graph = api_graph.load()
     self._known: dict[tuple, bool] = {}
     self._rng = rng
     self._left = TRIALS
@@ -173,14 +181,18 @@ class _Search:
       return state, steps
     wanted = self._parents[position]
     menu = _menu(state, wanted)
-    for use in self._shuffled(state):
-      if bfcl.owner(use.tool) != self._classes[position]:
-        continue
+    able = self._able(steps)
+    for use in self._shuffled(state, self._classes[position]):
       if not _may_fit(use, state, menu, wanted):
         continue
       if not self._has_heirs(use, steps):
         continue
-      slots = self._bind(use, state, menu, wanted)
+      # Drawn for every use that may fit, so that an edge more in the graph
+      # changes no chances but those of the chains that it joins.
+      choices = self._choices(use, state, menu)
+      if use.tool not in able:
+        continue
+      slots = self._bind(use, choices, state, steps)
       if slots is None:
         continue
       self._left -= 1
@@ -190,6 +202,16 @@ class _Search:
       if found is not None or self._left <= 0:
         return found
     return None
+
+  def _able(self, steps: tuple[Step, ...]) -> frozenset[str]:
+    """Tools that the graph has after the next call's parents.
+
+    A parent on which another parent depends is reached through that one.
+    """
+    found = frozenset(self._graph.tools)
+    for parent in self._closest.get(len(steps), ()):
+      found &= self._graph.successors[steps[parent].use.tool]
+    return found
 
   def _has_heirs(self, use: tables.Use, steps: tuple[Step, ...]) -> bool:
     """Whether uses could follow that depend on it as the links want.
@@ -215,8 +237,7 @@ class _Search:
     if key not in self._known:
       count = len(self._closest[position])
       self._known[key] = any(
-          bfcl.owner(heir.tool) == wanted
-          and (
+          (
               heir.capacity >= count
               or not heir.gathers.isdisjoint(self._added)
           )
@@ -225,47 +246,77 @@ class _Search:
               self._possible(child, frozenset((heir.provides,)))
               for child in self._children[position]
           )
-          for heir in self._uses
+          for heir in map(self._uses.__getitem__, self._places[wanted])
       )
     return self._known[key]
 
-  def _shuffled(self, state: State) -> list[tables.Use]:
-    """The uses in random order, seldom used ones first."""
+  def _shuffled(self, state: State, cls: str) -> list[tables.Use]:
+    """The uses of a class in random order, seldom used ones first."""
     keys = self._rng.random(len(self._uses)).tolist()
-    for i, use in enumerate(self._uses):
+    for place in self._places[cls]:
+      use = self._uses[place]
       weight = use.weight * AGAIN ** state.tools.get(use.tool, 0)
-      keys[i] **= 1 / weight
-    order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
-    return [self._uses[i] for i in order]
+      keys[place] **= 1 / weight
+    order = sorted(self._places[cls], key=keys.__getitem__, reverse=True)
+    return [self._uses[place] for place in order]
+
+  def _choices(
+      self, use: tables.Use, state: State, menu: Menu
+  ) -> Iterator[tuple[Slot, ...]]:
+    """Combinations of what the arguments may be, in random order."""
+    if use.twin:
+      return _twins(use, state)
+    options = []
+    for params, sources in use.args:
+      found = [
+          slot
+          for source in sources
+          for slot in self._options(params, source, menu)
+      ]
+      if len(found) > 1:
+        found = [found[i] for i in self._rng.permutation(len(found))]
+      options.append(found)
+    return itertools.islice(itertools.product(*options), BINDINGS)
 
   def _bind(
       self,
       use: tables.Use,
+      choices: Iterator[tuple[Slot, ...]],
       state: State,
-      menu: Menu,
-      wanted: state_lib.Calls,
+      steps: tuple[Step, ...],
   ) -> tuple[Slot, ...] | None:
     """Slots with which the use depends on exactly the wanted calls."""
-    if use.twin:
-      pairs = _twins(use, state)
-    else:
-      options = []
-      for params, sources in use.args:
-        found = [
-            slot
-            for source in sources
-            for slot in self._options(params, source, menu)
-        ]
-        if len(found) > 1:
-          found = [found[i] for i in self._rng.permutation(len(found))]
-        options.append(found)
-      pairs = itertools.islice(itertools.product(*options), BINDINGS)
-    for slots in pairs:
+    wanted = self._parents[len(steps)]
+    for slots in choices:
       named = [s.thing for s in slots if s.thing is not None]
       if len(set(named)) == len(named):
         if state_lib.owed(use, slots, state) == wanted:
-          return slots
+          if self._is_known(use, slots, state, steps):
+            return slots
     return None
+
+  def _is_known(
+      self,
+      use: tables.Use,
+      slots: tuple[Slot, ...],
+      state: State,
+      steps: tuple[Step, ...],
+  ) -> bool:
+    """Whether all that joins the use to its parents are edges of the graph."""
+    fed = set()
+    for slot in slots:
+      thing = None if slot.thing is None else state.things[slot.thing]
+      if thing is None or thing.source is None:
+        continue
+      fed.add(thing.source)
+      source = steps[thing.source].use.tool
+      for output, param in itertools.product(thing.outputs, slot.params):
+        if not self._graph.feeds(source, output, use.tool, param):
+          return False
+    return all(
+        parent in fed or self._graph.enables(steps[parent].use.tool, use.tool)
+        for parent in self._closest.get(len(steps), ())
+    )
 
   def _options(
       self, params: tuple[str, ...], source: tables.Source, menu: Menu

@@ -60,6 +60,7 @@ class Thing:
     maker: call that made it or gave it; None where the initial state holds it.
     source: call whose result holds its name, where the user does not say it.
     path: where the maker's result holds the name; '@p' for its parameter p.
+    outputs: keys of the source's result that hold the name.
     place: folder that it is in.
     of: things that the maker was asked about.
   """
@@ -70,6 +71,7 @@ class Thing:
   maker: int | None = None
   source: int | None = None
   path: str = ''
+  outputs: tuple[str, ...] = ()
   place: str = ''
   of: tuple[int, ...] = ()
 

@@ -1,6 +1,6 @@
 """The composer: one seed, one new task, through exchangeable stages.
 
-  plan     brief -> a chain of calls with the seed's dependencies
+  plan     brief -> a walk on the API graph: calls with the seed's dependencies
   execute  plan -> its arguments and results, ground truth first
   rewrite  plan and execution -> what the user says
   augment  (miss_func, miss_param) -> something is missing at first

@@ -213,13 +213,14 @@ def _new_things(
   gives = use.gives + (() if state.long_context else use.short_gives)
   for is_made, pairs in ((True, use.makes), (False, gives)):
     for kind, path in pairs:
-      source = position
+      source, outputs = position, tables.outputs(path)
       if path[0] == '@':
-        source = state.things[by[path[1:]]].source
+        other = state.things[by[path[1:]]]
+        source, outputs = other.source, other.outputs
       place = state.place if state.kinds[kind].anchored else ANYWHERE
       yield Thing(
-          number, kind, maker=position, source=source, path=path, place=place,
-          of=named,
+          number, kind, maker=position, source=source, path=path,
+          outputs=outputs, place=place, of=named,
       ), is_made  # pyformat: disable
       number += 1
 

@@ -1,7 +1,10 @@
-"""The composer's tables: what tools depend on, what they take, how users ask.
+"""The composer's tables: how tools are used, what they take, how users ask.
 
-One file per class, assets/compose/<Class>.toml. A `[[use]]` is one way to use
-a tool; a tool may have several. Its fields, all but `tool` and `say` optional:
+Which tool can follow which is an edge of the API graph (api_graph.py); the
+tables ground it: which arguments name which things, and which resources a call
+touches. One file per class, assets/compose/<Class>.toml. A `[[use]]` is one way
+to use a tool; a tool may have several. Its fields, all but `tool` and `say`
+optional:
 
   args         parameter -> source; "a,b" is two parameters drawn together:
                  ~kind  a fresh value that the user says (values.py draws it);
@@ -63,8 +66,7 @@ class Source:
   """Where an argument may come from.
 
   Attributes:
-    how: HERE = 'cwd'  # the resource that anchored things are found from
-CONST, OPTION, POOL, NEW or THING.
+    how: CONST, OPTION, POOL, NEW or THING.
     kind: of the value; '' for constants and options.
     values: the constant, or the options.
     words: how the user says each option.
@@ -213,6 +215,15 @@ def _use(index: int, entry: dict[str, Any]) -> Use:
       for params, text in entry.get('args', {}).items()
   )
   return Use(index=index, args=args, **fields)
+
+
+@functools.cache
+def outputs(path: str) -> tuple[str, ...]:
+  """What a result calls the values at a path: 'a.b.0,c' -> ('b', 'c')."""
+  return tuple(
+      next((k for k in part.split('.')[::-1] if not k.isdigit()), '')
+      for part in path.split(',')
+  )
 
 
 def _base(resource: str) -> str:
