@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -42,9 +43,9 @@ _FIELDS = {
 _BOUND_S = 60  # from the death of one process to the end of the other
 
 
-def _start(policy, workdir, number, total, address, *more):
+def _start(policy, workdir, number, total, address, *more, fields=_FIELDS):
   """Process `number` of a run, by its command line."""
-  arguments = [f'--config.{name}={value}' for name, value in _FIELDS.items()]
+  arguments = [f'--config.{name}={value}' for name, value in fields.items()]
   if total > 1:
     arguments += [
         f'--coordinator={address}', f'--num_processes={total}',
@@ -66,13 +67,16 @@ def _start(policy, workdir, number, total, address, *more):
   )
 
 
-def _pair(policy, workdir, *more):
+def _pair(policy, workdir, *more, both=(), fields=_FIELDS):
   """Both processes; `more` are flags of the second alone."""
   with socket.socket() as s:
     s.bind(('localhost', 0))
     address = f'localhost:{s.getsockname()[1]}'
   return [
-      _start(policy, workdir, k, 2, address, *(more if k else ()))
+      _start(
+          policy, workdir, k, 2, address, *both, *(more if k else ()),
+          fields=fields,
+      )
       for k in range(2)
   ]
 
@@ -147,6 +151,26 @@ def test_two_processes_one_of_which_is_killed(tiny_policy, tmp_path):
   assert 'Report' not in out  # the first says where it is, the second nothing
   assert _ends([one])[0][0] == 0
   _assert_close(tmp_path / 'one', tmp_path / 'two')
+
+
+def test_two_processes_evaluate_what_one_does(
+    tiny_run, tiny_policy, tmp_path
+):
+  """The newest checkpoint; process 0 alone writes."""
+  workdir = tmp_path / 'run'
+  shutil.copytree(tiny_run[1], workdir)
+  (workdir / 'eval.json').unlink()
+  pair = _pair(tiny_policy, workdir, both=['--mode=evaluate'], fields={})
+  (status, shown, err), other = _ends(pair)
+  assert status == 0 and 'heldout_scenarios' in shown, err
+  assert other[0] == 0 and 'heldout' not in other[1], other  # Gloo speaks
+  for path in sorted(p for p in tiny_run[1].rglob('*') if p.is_file()):
+    same = workdir / path.relative_to(tiny_run[1])
+    assert same.read_bytes() == path.read_bytes(), same
+  names = [sorted(p.name for p in f.iterdir()) for f in (workdir, tiny_run[1])]
+  assert names[0] == names[1]
+  scores = json.loads((workdir / 'eval.json').read_text())['splits']
+  assert any(split['all']['progress'] for split in scores.values())
 
 
 def test_another_configuration_is_noticed(tiny_policy, tmp_path):
