@@ -13,7 +13,8 @@ JAX's afterwards. With 'auto' JAX alone knows the address and comes first.
 A collective waits for a process that will never come: without end on a TPU, and
 until JAX aborts elsewhere. So each process keeps its connection with process 0.
 If one closes without a goodbye, or is silent for SILENCE_S, every other process
-says so in one line and exits with status 1.
+says so in one line and exits with status 1. Where process 0 is killed, JAX may
+print lines of its own before, as it hosts JAX's service.
 """
 
 from collections.abc import Container, Iterator

@@ -146,6 +146,41 @@ def test_who_waits_in_vain_ends(number, port, monkeypatch):
   )
 
 
+_JOINED = """
+import sys, time
+from jax.experimental import multihost_utils
+from rods_jax import processes
+with processes.joined(sys.argv[1], 2, int(sys.argv[2])):
+  print('together', flush=True)
+  if sys.argv[2] == '0':
+    time.sleep(600)
+  multihost_utils.sync_global_devices('never')
+"""
+
+
+def test_when_process_0_is_killed_the_other_ends(port):
+  """JAX notices as soon, and may print lines of its own before ours."""
+  pair = [
+      subprocess.Popen(
+          [sys.executable, '-c', _JOINED, f'localhost:{port}', str(number)],
+          cwd=_ROOT, env=os.environ | {'JAX_PLATFORMS': 'cpu'}, text=True,
+          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+      )
+      for number in (0, 1)
+  ]
+  try:
+    for child in pair:
+      assert any('together' in line for line in child.stdout)
+    pair[0].kill()
+    error = pair[1].communicate(timeout=60)[1]
+  finally:
+    for child in pair:
+      child.kill()
+      child.communicate()
+  assert pair[1].returncode == 1
+  assert 'Error: process 0 of 2 has ended, so this one stops too' in error
+
+
 _JAX = """
 from rods_jax import processes
 processes.START_S = 2
