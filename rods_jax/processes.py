@@ -17,7 +17,7 @@ says so in one line and exits with status 1. Where process 0 is killed, JAX may
 print lines of its own before, as it hosts JAX's service.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 import contextlib
 import logging
 import os
@@ -281,7 +281,13 @@ def _accept(
       try:
         connection, _ = server.accept()
       except TimeoutError:
-        raise errors.UserError(_missing(peers, place, total)) from None
+        missing = [str(k) for k in range(1, total) if k not in peers]
+        raise errors.UserError(
+            f'of {total} processes these did not come to process 0 at {place} '
+            f'within {START_S:.0f} s: {", ".join(missing)}. Start all with the '
+            'same --coordinator; if they were, their output says why they did '
+            'not come.'
+        ) from None
       number = _greet(connection, peers, total)
       if number is None:
         connection.close()
@@ -292,17 +298,8 @@ def _accept(
   return peers
 
 
-def _missing(peers: Container[int], place: str, total: int) -> str:
-  missing = [str(k) for k in range(1, total) if k not in peers]
-  return (
-      f'of {total} processes these did not come to process 0 at {place} within '
-      f'{START_S:.0f} s: {", ".join(missing)}. Start all with the same '
-      '--coordinator; if they were, their output says why they did not come.'
-  )
-
-
 def _greet(
-    connection: socket.socket, peers: Container[int], total: int
+    connection: socket.socket, peers: Mapping[int, socket.socket], total: int
 ) -> int | None:
   """The number of a process that comes; a wrong one is told so."""
   hello = re.fullmatch(r'process (\d+) of (\d+)', _line(connection, _HELLO_S))
@@ -314,7 +311,7 @@ def _greet(
         connection, f'--num_processes is {claimed} in process {number} and '
         f'{total} in process 0; start all with the same.'
     )
-  elif number in peers:
+  elif number in peers and not _gone(peers[number]):
     _send(
         connection, f'two processes have --process_id={number}; give each its '
         f'own, from 0 to {total - 1}.'
@@ -324,13 +321,26 @@ def _greet(
   return None
 
 
+def _gone(connection: socket.socket) -> bool:
+  """Whether who has come has ended since, and may be started again."""
+  connection.setblocking(False)
+  try:
+    return connection.recv(1, socket.MSG_PEEK) == b''
+  except BlockingIOError:
+    return False
+  except OSError:
+    return True
+
+
 def _reach(host: str, port: int, number: int, total: int) -> socket.socket:
   """A connection with process 0, when all others have one too."""
   deadline = time.monotonic() + START_S
   while True:
     try:
       connection = socket.create_connection((host, port), _HELLO_S)
-      break
+      if connection.getsockname() != connection.getpeername():
+        break
+      connection.close()  # TCP lets a connection reach itself
     except OSError as error:
       if time.monotonic() >= deadline:
         raise errors.UserError(

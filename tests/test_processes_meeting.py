@@ -1,7 +1,6 @@
 """How processes find each other, and what they say where one is missing."""
 
 from concurrent import futures
-import contextlib
 import os
 import pathlib
 import socket
@@ -108,24 +107,45 @@ def test_a_port_that_is_taken():
     ]
 
 
+def come(server, line):
+  """A connection that has said a line, and its port."""
+  address = 'localhost', server.getsockname()[1]
+  client = socket.create_connection(address)
+  client.sendall(line)
+  return client, client.getsockname()[1]
+
+
+def accepted(server, total):
+  """Number of a process -> the port that it came from, and what it says."""
+  found = {}
+  for number, peer in processes._accept(server, '', total).items():
+    found[number] = peer.getpeername()[1], processes._line(peer, 0.1)
+    peer.close()
+  return found
+
+
 def test_strays_are_not_taken_for_processes():
   """A scan of the ports ended the run, or a silent one held it up."""
   said = (b'', b'GET / HTTP/1.1\n', b'process 0 of 3\n', b'process 3 of 3\n',
-          b'process -1 of 3\n', b'\n', b'process 2 of 3\n\n',
+          b'process -1 of 3\n', b'\n', b'process 2 of 3\nmore\n',
           b'process 2 of 3\n', b'process 1 of 3\n')
-  with contextlib.ExitStack() as stack:
-    server, clients = processes._listen(0), []
-    for line in said:
-      address = 'localhost', server.getsockname()[1]
-      client = stack.enter_context(socket.create_connection(address))
-      client.sendall(line)
-      clients.append(client.getsockname()[1])
-    peers = processes._accept(server, '', 3)
-    ports = {number: peer.getpeername()[1] for number, peer in peers.items()}
-    assert ports == {1: clients[8], 2: clients[6]}
-    assert peers[2].recv(8) == b'\n'  # what follows the number stays
-    for peer in peers.values():
-      peer.close()
+  server = processes._listen(0)
+  clients = [come(server, line) for line in said]
+  found = accepted(server, 3)
+  assert found == {1: (clients[8][1], ''), 2: (clients[6][1], 'more')}
+  for client, _ in clients:
+    client.close()
+
+
+def test_who_ended_while_it_waited_may_come_again():
+  """It was told that two processes have its number."""
+  server = processes._listen(0)
+  come(server, b'process 1 of 3\n')[0].close()
+  clients = [come(server, b'process %d of 3\n' % k) for k in (1, 2)]
+  found = accepted(server, 3)
+  assert found == {1: (clients[0][1], ''), 2: (clients[1][1], '')}
+  for client, _ in clients:
+    client.close()
 
 
 @pytest.mark.parametrize('number', [0, 1])
