@@ -59,7 +59,9 @@ def answered(
   """Holds back what came while the server was silent, until it speaks again.
 
   Raises:
-    UserError: it has been given up, or has answered nothing by the end.
+    UserError: it has been given up, or is silent at the end. What is held is
+      lost then, and made when the command is given again; but a server that
+      has answered and refuses the last question would do so again.
   """
   held: list[Attempted] = []
   for attempted in made:
@@ -69,7 +71,8 @@ def answered(
     if not health.unanswered:
       yield from held
       held = []
-  if health.given_up or (health.unanswered and not health.answered):
+  refused = health.answered and health.refused
+  if health.given_up or (health.unanswered and not refused):
     raise errors.UserError(
         f'The language model at {llm.base_url} does not answer: '
         f'{health.reason}. Check --base_url, --model and {client.KEY_VARIABLE},'

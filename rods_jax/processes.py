@@ -5,16 +5,23 @@ jax.distributed makes one program of their devices; what they tell each other
 beside that goes through exchange.py. Here stands the rest: they start together,
 and where one is gone all end.
 
+Where a process is missing, or started with a wrong number, JAX would abort with
+a dump of its stack. So all meet before: at --coordinator process 0 waits for
+the others, at most START_S, and says in one line who did not come; the port is
+JAX's afterwards. With 'auto' JAX alone knows the address and comes first.
+
 A collective waits for a process that will never come: without end on a TPU, and
-until JAX aborts with a dump of its stack elsewhere. So each process holds a
-connection to process 0. If one closes without a goodbye, or is silent for
-SILENCE_S, every other process says so in one line and exits with status 1.
+until JAX aborts elsewhere. So each process keeps its connection with process 0.
+If one closes without a goodbye, or is silent for SILENCE_S, every other process
+says so in one line and exits with status 1. Where process 0 is killed, JAX may
+print lines of its own before, as it hosts JAX's service.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import contextlib
 import logging
 import os
+import re
 import socket
 import sys
 import threading
@@ -28,14 +35,15 @@ import numpy as np
 
 from rods_jax import errors
 
-START_S = 300  # to wait for all processes at the start
+START_S = 300.0  # to wait for all processes at the start
 SILENCE_S = 60.0  # after which a process counts as lost
-_REACH_S = 60.0  # to connect with process 0; shorter than START_S, to say so
-_HELLO_S = 10.0  # for the first line of a new connection
+_HELLO_S = 10.0  # for a connection, and for its first line
+_RETRY_S = 1.0  # between two tries to reach process 0
 _BEAT_S = 2.0
 _VERDICT_S = 10.0  # a failed collective is explained by then, or never
 _LOST = 1  # exit status
 _GOODBYE = b'goodbye'
+_GO = 'go'  # all are there
 
 
 class Watch:
@@ -46,17 +54,18 @@ class Watch:
   """
 
   def __init__(
-      self, peers: dict[int, socket.socket], total: int,
+      self, peers: dict[int, socket.socket], number: int, total: int,
       silence_s: float = SILENCE_S,
   ):
     """Begins to watch.
 
     Args:
       peers: number of a process -> the connection with it.
+      number: of this process.
       total: number of processes.
       silence_s: longest time without a line.
     """
-    self._peers, self._total = peers, total
+    self._peers, self._number, self._total = peers, number, total
     self._closed, self._lock = threading.Event(), threading.Lock()
     for number, connection in peers.items():
       connection.settimeout(silence_s)
@@ -101,7 +110,7 @@ class Watch:
           f'process {number} of {self._total} {what}, so this one stops too; '
           'the output of that one says why.'
       )
-      if number == jax.process_index():
+      if number == self._number:
         message = (
             f'the others have not heard of this process, {number} of '
             f'{self._total}, and have ended, so it stops too.'
@@ -143,28 +152,14 @@ def joined(
   Raises:
     UserError: arguments that make no sense, or processes that do not come.
   """
-  arguments = {}
   if coordinator != 'auto':
     _check(coordinator, num_processes, process_id)
-    arguments = dict(
-        coordinator_address=coordinator, num_processes=num_processes,
-        process_id=process_id, cluster_detection_method='deactivate',
-    )
   elif num_processes is not None or process_id is not None:
     raise errors.UserError(
         '--coordinator=auto finds --num_processes and --process_id by itself.'
     )
-  # JAX itself would abort with a dump of its stack.
-  late = threading.Timer(START_S, _exit, (
-      1, f'Error: not all processes came to --coordinator={coordinator} within '
-      f'{START_S} s; start all of them.\n',
-  ))
-  late.daemon = True
-  late.start()
-  _initialize(coordinator, arguments)
   try:
-    watch = Watch(_connect(), jax.process_count())
-    late.cancel()
+    watch = _join(coordinator, num_processes, process_id)
     yield
   except errors.UserError as error:
     _exit(1, f'Error: {error}\n')
@@ -178,19 +173,44 @@ def joined(
   jax.distributed.shutdown()
 
 
-def _initialize(coordinator: str, arguments: dict[str, Any]) -> None:
+def _join(coordinator: str, total: int | None, number: int | None) -> Watch:
+  """Makes one program of all; from the last of them on each is watched."""
+  if coordinator != 'auto':
+    host, _, port = coordinator.rpartition(':')
+    watch = Watch(_connect(host, int(port), number, total), number, total)
+    _initialize(
+        coordinator, coordinator_address=coordinator, num_processes=total,
+        process_id=number, cluster_detection_method='deactivate',
+    )
+    return watch
+  _initialize(coordinator)
+  number, total = jax.process_index(), jax.process_count()
+  server = _listen(0) if number == 0 else None
+  host, port = _announce(server)
+  return Watch(_connect(host, port, number, total, server), number, total)
+
+
+def _initialize(coordinator: str, **arguments: Any) -> None:
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   # It would take SIGTERM from stop.py.
   jax.config.update('jax_enable_preemption_service', False)
+  # JAX itself would abort with a dump of its stack.
+  late = threading.Timer(START_S, _exit, (
+      1, f'Error: JAX did not bring all processes together by --coordinator='
+      f'{coordinator} within {START_S:.0f} s; start all of them.\n',
+  ))
+  late.daemon = True
+  late.start()
   try:
     jax.distributed.initialize(
-        initialization_timeout=START_S + 60, **arguments
+        initialization_timeout=int(START_S) + 60, **arguments
     )
   except (RuntimeError, ValueError) as error:  # JAX's own are RuntimeErrors
     raise errors.UserError(
         f'The processes did not find each other by --coordinator='
         f'{coordinator}: {str(error).splitlines()[0]}'
     ) from error
+  late.cancel()
 
 
 def _check(
@@ -213,61 +233,159 @@ def _check(
     )
 
 
-def _connect() -> dict[int, socket.socket]:
-  """Connections with all others (process 0) or with process 0."""
-  number, total = jax.process_index(), jax.process_count()
-  server = None
-  address = np.zeros(5, np.int32)
-  if number == 0:
-    server = socket.create_server(('', 0), backlog=total)
-    server.settimeout(START_S)
-    own = [int(part) for part in _own_address().split('.')]
-    address = np.array([*own, server.getsockname()[1]], np.int32)
-  *host, port = map(int, multihost_utils.broadcast_one_to_all(address))
-  if server is None:
-    return {0: _reach('.'.join(map(str, host)), port)}
-  return _accept(server, total)
+def _connect(
+    host: str, port: int, number: int, total: int,
+    server: socket.socket | None = None,
+) -> dict[int, socket.socket]:
+  """Connections with all others (process 0) or with process 0; all are there.
+
+  Args:
+    host: of process 0.
+    port: where it listens.
+    number: of this process.
+    total: number of processes.
+    server: of process 0, if it listens already.
+
+  Raises:
+    UserError: one did not come within START_S, or has a wrong number.
+  """
+  if number:
+    return {0: _reach(host, port, number, total)}
+  return _accept(server or _listen(port), f'{host}:{port}', total)
 
 
-def _reach(host: str, port: int) -> socket.socket:
-  """A connection with process 0, which knows the number of this one."""
-  number = jax.process_index()
+def _listen(port: int) -> socket.socket:
+  """Process 0's server; any free port for 0."""
+  dual = socket.has_dualstack_ipv6()
+  family = socket.AF_INET6 if dual else socket.AF_INET
   try:
-    connection = socket.create_connection((host, port), _REACH_S)
-    connection.sendall(b'%d\n' % number)
+    return socket.create_server(
+        ('', port), family=family, backlog=128, dualstack_ipv6=dual
+    )
   except OSError as error:
     raise errors.UserError(
-        f'Process {number} cannot reach process 0 at {host}:{port}: '
-        f'{error.strerror or error}; let the machines connect to each other '
-        'at every port.'
+        f'Process 0 cannot listen at port {port}: {os.strerror(error.errno)}; '
+        'end what listens there, such as an earlier run, or name another port '
+        'in --coordinator.'
     ) from error
-  return connection
 
 
-def _accept(server: socket.socket, total: int) -> dict[int, socket.socket]:
-  """Number -> connection of all processes but 0; whoever else comes is left."""
-  peers = {}
+def _accept(
+    server: socket.socket, place: str, total: int
+) -> dict[int, socket.socket]:
+  """Number -> connection of all processes but 0; strays are left."""
+  peers, deadline = {}, time.monotonic() + START_S
   with server:
     while len(peers) < total - 1:
-      connection, _ = server.accept()
-      number = _number(connection)
-      if 1 <= number < total and number not in peers:
-        peers[number] = connection
-      else:
+      server.settimeout(max(deadline - time.monotonic(), 0.01))
+      try:
+        connection, _ = server.accept()
+      except TimeoutError:
+        missing = [str(k) for k in range(1, total) if k not in peers]
+        raise errors.UserError(
+            f'of {total} processes these did not come to process 0 at {place} '
+            f'within {START_S:.0f} s: {", ".join(missing)}. Start all with the '
+            'same --coordinator; if they were, their output says why they did '
+            'not come.'
+        ) from None
+      number = _greet(connection, peers, total)
+      if number is None:
         connection.close()
+      else:
+        peers[number] = connection
+  for connection in peers.values():
+    _send(connection, _GO)
   return peers
 
 
-def _number(connection: socket.socket) -> int:
-  """What the first line says, byte by byte: more may follow; 0 without one."""
-  line = b''
-  connection.settimeout(_HELLO_S)
+def _greet(
+    connection: socket.socket, peers: Mapping[int, socket.socket], total: int
+) -> int | None:
+  """The number of a process that comes; a wrong one is told so."""
+  hello = re.fullmatch(r'process (\d+) of (\d+)', _line(connection, _HELLO_S))
+  if hello is None:
+    return None  # a stray
+  number, claimed = map(int, hello.groups())
+  if claimed != total:
+    _send(
+        connection, f'--num_processes is {claimed} in process {number} and '
+        f'{total} in process 0; start all with the same.'
+    )
+  elif number in peers and not _gone(peers[number]):
+    _send(
+        connection, f'two processes have --process_id={number}; give each its '
+        f'own, from 0 to {total - 1}.'
+    )
+  elif 0 < number < total:
+    return number
+  return None
+
+
+def _gone(connection: socket.socket) -> bool:
+  """Whether who has come has ended since, and may be started again."""
+  connection.setblocking(False)
   try:
-    while len(line) < 8 and (byte := connection.recv(1)) not in (b'', b'\n'):
+    return connection.recv(1, socket.MSG_PEEK) == b''
+  except BlockingIOError:
+    return False
+  except OSError:
+    return True
+
+
+def _reach(host: str, port: int, number: int, total: int) -> socket.socket:
+  """A connection with process 0, when all others have one too."""
+  deadline = time.monotonic() + START_S
+  while True:
+    try:
+      connection = socket.create_connection((host, port), _HELLO_S)
+      if connection.getsockname() != connection.getpeername():
+        break
+      connection.close()  # TCP lets a connection reach itself
+    except OSError as error:
+      if time.monotonic() >= deadline:
+        raise errors.UserError(
+            f'process {number} of {total} could not reach process 0 at {host}:'
+            f'{port} within {START_S:.0f} s: {error.strerror or error}; start '
+            'process 0 there, or mend --coordinator.'
+        ) from error
+    time.sleep(_RETRY_S)
+  _send(connection, f'process {number} of {total}')
+  # Process 0 gives up at about the same time, and knows more.
+  answer = _line(connection, START_S + 2 * _HELLO_S)
+  if answer == _GO:
+    return connection
+  raise errors.UserError(
+      answer or f'process 0 of {total} at {host}:{port} has ended, or is none '
+      f'of this run, so process {number} stops too; the output of that one '
+      'says why.'
+  )
+
+
+def _send(connection: socket.socket, line: str) -> None:
+  with contextlib.suppress(OSError):  # who reads finds the connection closed
+    connection.sendall(line.encode() + b'\n')
+
+
+def _line(connection: socket.socket, timeout_s: float) -> str:
+  """The next line, byte by byte: more may follow; '' without one."""
+  line = b''
+  connection.settimeout(timeout_s)
+  try:
+    while len(line) < 200 and (byte := connection.recv(1)) not in (b'', b'\n'):
       line += byte
   except OSError:  # silent or gone
-    return 0
-  return int(line) if line.isdigit() else 0
+    return ''
+  return line.decode('ascii', 'replace')
+
+
+def _announce(server: socket.socket | None) -> tuple[str, int]:
+  """Where the server of process 0 is, in every process."""
+  address = np.zeros(5, np.int32)
+  if server is not None:
+    own = [int(part) for part in _own_address().split('.')]
+    address = np.array([*own, server.getsockname()[1]], np.int32)
+  *host, port = map(int, multihost_utils.broadcast_one_to_all(address))
+  return '.'.join(map(str, host)), port
 
 
 def _own_address() -> str:

@@ -5,7 +5,8 @@
 
 SmolLM2-135M-Instruct in 4 bits writes JSON when it is made to, and no plan that
 a program would accept. So this tests that whatever a model says ends in a
-counted rejection or in a task that passes all gates.
+counted rejection or in a task that passes all gates. It takes two minutes
+of one core.
 """
 
 import importlib.util

@@ -267,14 +267,15 @@ def test_the_command_reports_tokens_and_cost(tmp_path, command):
 
 
 @pytest.mark.parametrize(('n', 'before', 'kept'), [
-    (1, 0, 0), (4, 0, 0), (4, 3, 1),
+    (1, 0, 0), (4, 0, 0), (2, 3, 1), (4, 3, 1),
 ])  # pyformat: disable
 def test_a_server_that_refuses_the_key_leaves_the_numbers(
     n, before, kept, tmp_path, command
 ):
   """A task takes three requests, the plans of later numbers one an attempt, as
   their calls are known. One number sends 3 requests in vain, three would send 9
-  of which 8 are sent. All of that used to be a finished, empty corpus."""
+  of which 8 are sent. All of that used to be a finished, empty corpus; later,
+  a server that had answered and was silent at the end left failed numbers."""
   model, left = Model(), [before]
 
   def script(body):
@@ -287,7 +288,8 @@ def test_a_server_that_refuses_the_key_leaves_the_numbers(
     assert found is None and message.startswith('error: ')
     assert message.count('\n') == 1 and 'the server answered 401' in message
     assert 'OPENAI_API_KEY' in message
-    assert len(server.requests) == before + min(3 * n, client_lib.GIVE_UP)
+    vain = min(3 * (n - kept), client_lib.GIVE_UP)
+    assert len(server.requests) == before + vain
     lines = (tmp_path / 'c' / 'attempts-00000.jsonl').read_text()
     assert lines.count('\n') == kept
     left[0] = 999
@@ -295,6 +297,22 @@ def test_a_server_that_refuses_the_key_leaves_the_numbers(
   assert found['accepted'] == 1
   assert corpus.read_manifest(tmp_path / 'c')['counts']['numbers'] == n
   assert not any('answered' in reason for reason in found['reasons'])
+
+
+def test_a_question_that_is_refused_ends_no_corpus(tmp_path, command):
+  """As one that is too long for the model would be, each time."""
+  model, left = Model(), [3]
+
+  def script(body):
+    left[0] -= 1
+    return model(body) if left[0] >= 0 else Reply('too long', 400)
+
+  with serve(script) as server:
+    found, _ = command(
+        server, '--n=2', '--concurrency=1', f'--out={tmp_path / "c"}'
+    )
+  assert found['accepted'] == 1
+  assert found['reasons'] == {'plan: the server answered ': 3}
 
 
 @pytest.mark.parametrize('flag', [

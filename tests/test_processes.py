@@ -1,9 +1,9 @@
 """Two processes train what one trains; one that dies ends the other."""
 
-import contextlib
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +16,6 @@ from jax.experimental import multihost_utils
 import numpy as np
 import pytest
 
-from rods_jax import errors
 from rods_jax import exchange
 from rods_jax import processes
 from rods_jax import sharding
@@ -44,9 +43,9 @@ _FIELDS = {
 _BOUND_S = 60  # from the death of one process to the end of the other
 
 
-def _start(policy, workdir, number, total, address, *more):
+def _start(policy, workdir, number, total, address, *more, fields=_FIELDS):
   """Process `number` of a run, by its command line."""
-  arguments = [f'--config.{name}={value}' for name, value in _FIELDS.items()]
+  arguments = [f'--config.{name}={value}' for name, value in fields.items()]
   if total > 1:
     arguments += [
         f'--coordinator={address}', f'--num_processes={total}',
@@ -68,13 +67,16 @@ def _start(policy, workdir, number, total, address, *more):
   )
 
 
-def _pair(policy, workdir, *more):
+def _pair(policy, workdir, *more, both=(), fields=_FIELDS):
   """Both processes; `more` are flags of the second alone."""
   with socket.socket() as s:
     s.bind(('localhost', 0))
     address = f'localhost:{s.getsockname()[1]}'
   return [
-      _start(policy, workdir, k, 2, address, *(more if k else ()))
+      _start(
+          policy, workdir, k, 2, address, *both, *(more if k else ()),
+          fields=fields,
+      )
       for k in range(2)
   ]
 
@@ -151,6 +153,26 @@ def test_two_processes_one_of_which_is_killed(tiny_policy, tmp_path):
   _assert_close(tmp_path / 'one', tmp_path / 'two')
 
 
+def test_two_processes_evaluate_what_one_does(
+    tiny_run, tiny_policy, tmp_path
+):
+  """The newest checkpoint; process 0 alone writes."""
+  workdir = tmp_path / 'run'
+  shutil.copytree(tiny_run[1], workdir)
+  (workdir / 'eval.json').unlink()
+  pair = _pair(tiny_policy, workdir, both=['--mode=evaluate'], fields={})
+  (status, shown, err), other = _ends(pair)
+  assert status == 0 and 'heldout_scenarios' in shown, err
+  assert other[0] == 0 and 'heldout' not in other[1], other  # Gloo speaks
+  for path in sorted(p for p in tiny_run[1].rglob('*') if p.is_file()):
+    same = workdir / path.relative_to(tiny_run[1])
+    assert same.read_bytes() == path.read_bytes(), same
+  names = [sorted(p.name for p in f.iterdir()) for f in (workdir, tiny_run[1])]
+  assert names[0] == names[1]
+  scores = json.loads((workdir / 'eval.json').read_text())['splits']
+  assert any(split['all']['progress'] for split in scores.values())
+
+
 def test_another_configuration_is_noticed(tiny_policy, tmp_path):
   """Both would wait for each other in different programs."""
   ends = _ends(_pair(
@@ -165,63 +187,6 @@ def test_another_configuration_is_noticed(tiny_policy, tmp_path):
   assert not (tmp_path / 'run/config.json').exists()
 
 
-_ALONE = """
-import sys
-from rods_jax import processes
-processes.START_S = 2
-with processes.joined(sys.argv[1], 2, 1):
-  print('together')
-"""
-
-
-def test_who_waits_in_vain_says_so(tmp_path):
-  """JAX aborts with a dump of its stack."""
-  run = subprocess.run(
-      [sys.executable, '-c', _ALONE, 'localhost:9'], cwd=_ROOT, text=True,
-      env=os.environ | {'JAX_PLATFORMS': 'cpu'}, capture_output=True,
-      timeout=120,
-  )
-  assert (run.returncode, run.stdout) == (1, '')
-  assert run.stderr == (
-      'Error: not all processes came to --coordinator=localhost:9 within 2 s; '
-      'start all of them.\n'
-  )
-
-
-def test_who_cannot_reach_process_0_says_so():
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    port = s.getsockname()[1]  # nobody listens
-    with pytest.raises(errors.UserError) as error:
-      processes._reach('127.0.0.1', port)
-  assert str(error.value) == (
-      f'Process 0 cannot reach process 0 at 127.0.0.1:{port}: Connection '
-      'refused; let the machines connect to each other at every port.'
-  )
-
-
-def test_strays_are_not_taken_for_processes(monkeypatch):
-  """A scan of the ports ended the run, or a silent one held it up."""
-  monkeypatch.setattr(processes, '_HELLO_S', 0.1)
-  said = (b'', b'GET / HTTP/1.1\n', b'0\n', b'3\n', b'-1\n', b'\n', b'2\n\n',
-          b'2\n', b'1\n')
-  with contextlib.ExitStack() as stack:
-    server = socket.create_server(('localhost', 0), backlog=len(said))
-    clients = []
-    for line in said:
-      clients.append(stack.enter_context(
-          socket.create_connection(server.getsockname())
-      ))
-      clients[-1].sendall(line)
-    peers = processes._accept(server, 3)
-    assert {number: peer.getpeername() for number, peer in peers.items()} == {
-        1: clients[8].getsockname(), 2: clients[6].getsockname()
-    }
-    assert peers[2].recv(8) == b'\n'  # what follows the number stays
-    for peer in peers.values():
-      peer.close()
-
-
 @pytest.fixture
 def watched(monkeypatch):
   """(Watch, its peers' ends, what it would have exited with)."""
@@ -233,10 +198,10 @@ def watched(monkeypatch):
 
   monkeypatch.setattr(processes, '_exit', leave)
 
-  def make(*numbers, silence_s=30.0):
+  def make(*numbers, own=1, silence_s=30.0):
     pairs = {number: socket.socketpair() for number in numbers}
     mine = {number: pair[0] for number, pair in pairs.items()}
-    made.append(processes.Watch(mine, 3, silence_s))
+    made.append(processes.Watch(mine, own, 3, silence_s))
     return made[-1], {number: pair[1] for number, pair in pairs.items()}, found
 
   yield make
@@ -254,7 +219,7 @@ def _message(found):
 
 
 def test_a_closed_connection_is_a_dead_process(watched):
-  _, peers, found = watched(1, 2)
+  _, peers, found = watched(1, 2, own=0)
   peers[2].sendall(b'\n\n')
   peers[2].close()
   assert _message(found).startswith('Error: process 2 of 3 has ended, so')
@@ -267,10 +232,9 @@ def test_who_is_lost_is_passed_on(watched):
   assert _message(found).startswith('Error: process 2 of 3 has ended, so')
 
 
-def test_who_is_lost_itself_does_not_look_elsewhere(watched, monkeypatch):
+def test_who_is_lost_itself_does_not_look_elsewhere(watched):
   """It had been suspended; it then sent its reader to its own output."""
-  monkeypatch.setattr(jax, 'process_index', lambda: 2)
-  _, peers, found = watched(0)
+  _, peers, found = watched(0, own=2)
   peers[0].sendall(b'lost 2\n')
   assert _message(found).startswith(
       'Error: the others have not heard of this process, 2 of 3, and have '
@@ -279,12 +243,12 @@ def test_who_is_lost_itself_does_not_look_elsewhere(watched, monkeypatch):
 
 
 def test_silence_is_noticed(watched):
-  _, _, found = watched(1, silence_s=0.2)
+  _, _, found = watched(1, own=0, silence_s=0.2)
   assert 'process 1 of 3 has been silent for 0 s' in _message(found)
 
 
 def test_an_orderly_end_is_not_missed(watched):
-  watch, peers, found = watched(1, 2)
+  watch, peers, found = watched(1, 2, own=0)
   peers[1].sendall(b'goodbye\n')
   peers[1].close()
   time.sleep(0.2)

