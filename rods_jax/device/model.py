@@ -200,7 +200,7 @@ class Decoder(nnx.Module):
     if training and self.config.scan_layers:
       graphdef, params = nnx.split(self.blocks)
       here = functools.partial(attend, None)
-      run = _runner(graphdef, positions, here, remat, scanned=True)
+      run = _runner(graphdef, positions, here, remat)
       x, _ = jax.lax.scan(lambda x, params: (run(params, x), None), x, params)
     else:
       for layer, (graphdef, params) in enumerate(self._layers()):
@@ -268,12 +268,10 @@ def _start_copying(decoder: Decoder, rngs: nnx.Rngs) -> None:
       a.q_norm[...] = 1.5 * a.q_norm[...]  # a match outweighs a whole context
 
 
-def _runner(graphdef, positions, attend, remat: str, scanned: bool = False):
+def _runner(graphdef, positions, attend, remat: str):
   """(parameters, x) -> x of one block."""
 
   def run(params, x):
-    if scanned and remat != 'none':  # or XLA casts all layers before the scan
-      params = jax.lax.optimization_barrier(params)
     return nnx.merge(graphdef, params)(x, positions, attend)
 
   if remat == 'none':
