@@ -236,6 +236,7 @@ def measure(setup: Setup, name: str, lowered: Any) -> dict[str, Any]:
       'donated_gib': memory.alias_size_in_bytes / GIB,
       'temporaries_gib': memory.temp_size_in_bytes / GIB,
       'total_gib': total / GIB,
+      'peak_gib': memory.peak_memory_in_bytes / GIB,
       'hbm_gb': HBM_GB[family],
       'fits': total < HBM_GB[family] * 1e9,
       'tflops': program.flops() / 1e12,
