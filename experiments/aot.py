@@ -9,6 +9,10 @@ for TPU (third_party/requirements-tpu.txt) says what memory each needs; flops
 and collectives are read off the compiled program (hlo_costs.py), whose loops
 XLA's own summary would count once.
 
+Of memory, `peak_gib` is what the compiler lays out in HBM, arguments included;
+the summary's temporaries, and so total_gib, can be larger, and `fits` goes by
+them (experiments/README.md).
+
 What is held against the program:
   update   6 N flops per token (4 N of a frozen base) and those of causal
            attention three times over, backward included, and a forward pass
@@ -58,6 +62,10 @@ _PROGRAMS = flags.DEFINE_list(
     'programs', ['update', 'decode', 'extend'], 'what to compile'
 )
 _JSON = flags.DEFINE_bool('json', False, 'print JSON instead of a table')
+_OPTIONS = flags.DEFINE_list(
+    'options', [],
+    "of XLA's compiler, as name=value; xla_tpu_max_hbm_size_mib=7810 limits HBM",
+)
 _HLO = flags.DEFINE_string('hlo', '', 'folder for the compiled programs')
 
 
@@ -214,7 +222,8 @@ def decode_floor(setup: Setup) -> float:
 def measure(setup: Setup, name: str, lowered: Any) -> dict[str, Any]:
   """Compiles one program; its numbers are per device."""
   begin = time.monotonic()
-  compiled = lowered.compile()
+  options = dict(option.split('=', 1) for option in _OPTIONS.value)
+  compiled = lowered.compile(compiler_options=options)
   seconds = time.monotonic() - begin
   memory = compiled.memory_analysis()
   text = compiled.as_text()

@@ -285,7 +285,8 @@ def _scorer(graphdef, micro: Bucket, temperature: float, chunk: int | None):
   """params -> (logprobs, entropies) [R, K] at the targets of a microbatch."""
 
   def score(params):
-    hidden = model.hidden(graphdef, params, micro.tokens, micro.lengths)
+    params, tokens = model.tie(params, micro.tokens)
+    hidden = model.hidden(graphdef, params, tokens, micro.lengths)
     return logprobs_lib.token_logprobs(
         lambda x: model.logits(graphdef, params, x),
         logprobs_lib.gather_rows(hidden, micro.positions),
