@@ -1,7 +1,8 @@
 """Compiles a run's programs for a TPU slice on a machine that has none.
 
   python -m experiments.aot --config=configs/rods.py:qwen3_4b \
-      --topology=v5e:4x4 [--vocab_size=151936] [--programs=update,decode] [--json]
+      --topology=v5e:4x4 [--vocab_size=151936] \
+      [--programs=update,decode] [--json] [--options=NAME=VALUE]
 
 The update is that of device/update.py and the rollout programs are those of
 rods_jax/programs.py, with the run's own shapes and shardings. XLA's compiler
@@ -64,7 +65,7 @@ _PROGRAMS = flags.DEFINE_list(
 _JSON = flags.DEFINE_bool('json', False, 'print JSON instead of a table')
 _OPTIONS = flags.DEFINE_list(
     'options', [],
-    "of XLA's compiler, as name=value; xla_tpu_max_hbm_size_mib=7810 limits HBM",
+    "of XLA's compiler: name=value, such as xla_tpu_max_hbm_size_mib=7810",
 )
 _HLO = flags.DEFINE_string('hlo', '', 'folder for the compiled programs')
 
