@@ -10,9 +10,9 @@ for TPU (third_party/requirements-tpu.txt) says what memory each needs; flops
 and collectives are read off the compiled program (hlo_costs.py), whose loops
 XLA's own summary would count once.
 
-Of memory, `peak_gib` is what the compiler lays out in HBM, arguments included;
-the summary's temporaries, and so total_gib, can be larger, and `fits` goes by
-them (experiments/README.md).
+Of memory, peak_gib is about what the compiler lays out in HBM, arguments
+included. XLA's temporaries_gib, and so total_gib, count the gaps between
+buffers twice; `fits` goes by that (experiments/README.md).
 
 What is held against the program:
   update   6 N flops per token (4 N of a frozen base) and those of causal
