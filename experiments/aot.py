@@ -1,13 +1,18 @@
 """Compiles a run's programs for a TPU slice on a machine that has none.
 
   python -m experiments.aot --config=configs/rods.py:qwen3_4b \
-      --topology=v5e:4x4 [--vocab_size=151936] [--programs=update,decode] [--json]
+      --topology=v5e:4x4 [--vocab_size=151936] \
+      [--programs=update,decode] [--json] [--options=NAME=VALUE]
 
 The update is that of device/update.py and the rollout programs are those of
 rods_jax/programs.py, with the run's own shapes and shardings. XLA's compiler
 for TPU (third_party/requirements-tpu.txt) says what memory each needs; flops
 and collectives are read off the compiled program (hlo_costs.py), whose loops
 XLA's own summary would count once.
+
+Of memory, peak_gib is about what the compiler lays out in HBM, arguments
+included. XLA's temporaries_gib, and so total_gib, count the gaps between
+buffers twice; `fits` goes by that (experiments/README.md).
 
 What is held against the program:
   update   6 N flops per token (4 N of a frozen base) and those of causal
@@ -58,6 +63,10 @@ _PROGRAMS = flags.DEFINE_list(
     'programs', ['update', 'decode', 'extend'], 'what to compile'
 )
 _JSON = flags.DEFINE_bool('json', False, 'print JSON instead of a table')
+_OPTIONS = flags.DEFINE_list(
+    'options', [],
+    "of XLA's compiler: name=value, such as xla_tpu_max_hbm_size_mib=7810",
+)
 _HLO = flags.DEFINE_string('hlo', '', 'folder for the compiled programs')
 
 
@@ -214,7 +223,8 @@ def decode_floor(setup: Setup) -> float:
 def measure(setup: Setup, name: str, lowered: Any) -> dict[str, Any]:
   """Compiles one program; its numbers are per device."""
   begin = time.monotonic()
-  compiled = lowered.compile()
+  options = dict(option.split('=', 1) for option in _OPTIONS.value)
+  compiled = lowered.compile(compiler_options=options)
   seconds = time.monotonic() - begin
   memory = compiled.memory_analysis()
   text = compiled.as_text()
@@ -236,6 +246,7 @@ def measure(setup: Setup, name: str, lowered: Any) -> dict[str, Any]:
       'donated_gib': memory.alias_size_in_bytes / GIB,
       'temporaries_gib': memory.temp_size_in_bytes / GIB,
       'total_gib': total / GIB,
+      'peak_gib': memory.peak_memory_in_bytes / GIB,
       'hbm_gb': HBM_GB[family],
       'fits': total < HBM_GB[family] * 1e9,
       'tflops': program.flops() / 1e12,

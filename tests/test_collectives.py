@@ -32,13 +32,21 @@ CONFIG = model.ModelConfig(
 )
 
 
-def gathered(lowered) -> list[int]:
-  """Elements of each array that an all-gather delivers, once each."""
-  program = hlo_costs.Program(lowered.compile().as_text())
+def compiled(lowered) -> hlo_costs.Program:
+  return hlo_costs.Program(lowered.compile().as_text())
+
+
+def gathered(program, names=None) -> list[int]:
+  """Elements of each array that an all-gather delivers, once each.
+
+  Args:
+    program: compiled.
+    names: of its computations; all of them when None.
+  """
   return sorted({
       math.prod(dims)
-      for ops in program.computations.values()
-      for op in ops.values()
+      for name in names or program.computations
+      for op in program.computations[name].values()
       if op.code in ('all-gather', 'all-gather-start')
       for dims in hlo_costs.all_dims(op.type)
   })
@@ -52,7 +60,9 @@ def compile_all() -> dict[str, list[int]]:
       graphdef, mesh, CONFIG, programs.Sizes(SLOTS, (16, 40), 4, 8, 8),
       end_id=1, pad_id=0,
   )
-  found = {name: gathered(low) for name, low in made.lower(8).items()}
+  found = {
+      name: gathered(compiled(low)) for name, low in made.lower(8).items()
+  }
   params = model.create(CONFIG, jax.random.key(0))[1]
   params = jax.device_put(params, sharding.param_shardings(params, mesh))
   state = update.init_state(params, optax.sgd(1.0), 5, mesh)
@@ -62,7 +72,9 @@ def compile_all() -> dict[str, list[int]]:
       state_shardings=jax.tree.map(lambda x: x.sharding, state), mesh=mesh,
   )
   batch = test_update.packed(buckets=(LENGTH,), microbatch_rows=ROWS)
-  found['update'] = gathered(step.lower(state, params, batch))
+  program = compiled(step.lower(state, params, batch))
+  found['update'] = gathered(program)
+  found['before the loop'] = gathered(program, [program.entry])
   return found
 
 
@@ -123,3 +135,10 @@ def test_update_gathers_weights_along_fsdp_alone(found):
   assert not PARTS & (whole | layers | logits)
   assert not sizes & (whole | layers | logits), sizes
   assert max(sizes) == V * D // TENSOR
+
+
+def test_no_table_is_gathered_for_all_microbatches(found):
+  """The embedding was, of policy and reference, and both were kept."""
+  table = V * D // TENSOR
+  assert table in found['update']
+  assert table not in found['before the loop']

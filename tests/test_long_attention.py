@@ -27,10 +27,7 @@ def run(attention, q, k, v, weight):
 
 @pytest.mark.parametrize('t', [2, 7, 16, 50])
 def test_same_as_at_once(t, monkeypatch):
-  """Blocks of 4, so 1 to 13 of them: one, fewer than groups, and more.
-
-  13 blocks in groups of 2 leave a group of 1; 50 and 7 are no multiples of 4.
-  """
+  """Blocks of 4, so 1 to 13 of them; 50, 7 and 2 are no multiples of 4."""
   monkeypatch.setattr(long_attention, 'BLOCK', 4)
   data = inputs(t)
   blocks = run(long_attention.attention, *data)
@@ -48,18 +45,33 @@ def test_bfloat16_stays_and_is_close():
     np.testing.assert_allclose(a.astype(jnp.float32), b, atol=0.05)
 
 
-def test_long_rows_take_this_path_and_keep_no_scores():
-  """No array of the program is of T by T; what is kept is of T by P."""
-  t = layers.SHORT + 256
+def program(t):
+  """Text of the traced attention of a row, backward included."""
   shapes = [jax.ShapeDtypeStruct((1, t, n, 8), jnp.float32) for n in (2, 1, 1)]
   total = lambda *x: layers.causal_attention(*x).sum()
-  text = str(jax.make_jaxpr(jax.grad(total, (0, 1, 2)))(*shapes))
-  assert f'{t},{t}]' not in text and 'scan[' in text
-  assert f'256,{t}]' in text  # two heads of a block of 128 see all keys
+  return str(jax.make_jaxpr(jax.grad(total, (0, 1, 2)))(*shapes))
+
+
+def test_long_rows_take_this_path_and_keep_no_scores():
+  """Scores are of a block by a block, whatever the length of the row."""
+  block, t = long_attention.BLOCK, 8 * long_attention.BLOCK
+  assert t > layers.SHORT
+  assert f'[1,1,{2 * block},{block}]' in program(t)  # two heads
+  assert f',{t}]' not in program(t)
+
+
+def test_pairs_that_see_nothing_are_not_computed():
+  """8 blocks are 8 * 9 / 2 = 36 pairs, forward and backward; all are 64.
+
+  Groups of blocks that shared a number of keys computed 9/16 of all scores,
+  and compiled a loop for each group.
+  """
+  text = program(8 * long_attention.BLOCK)
+  assert re.findall(r'length=(\d+)', text) == ['36', '36']
 
 
 def test_masks_are_not_made_ahead(monkeypatch):
-  """16 blocks of 2 tokens in groups of 2: a mask is of one block at a time.
+  """16 blocks of 2 tokens: a mask is of one pair of them at a time.
 
   A mask needs the index alone, so a scan over layers made those of all blocks
   once and kept them: 1.1 GiB for rows of 16,384 tokens.
@@ -76,4 +88,4 @@ def test_masks_are_not_made_ahead(monkeypatch):
       math.prod(map(int, shape.split(',')))
       for shape in re.findall(r'bool\[([\d,]+)\]', text)
   ]
-  assert max(masks) == 2 * 2 * (2 * 2) * 32  # [B K Q S] of a block
+  assert max(masks) == 2 * 2 * (2 * 2) * 2  # [B K Q S] of a pair

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from flax import nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,10 @@ from rods_jax import sharding
 from rods_jax import weights
 from rods_jax.device import model
 from rods_jax.device import model_config
+from rods_jax.device import parameters
 from rods_jax.device import stacking
+from rods_jax.device import update
+from tests import test_update
 from tests import tiny
 
 TOKENS = jnp.array([[5, 6, 7, 8, 9, 5, 6], [40, 41, 42, 0, 0, 0, 0]])
@@ -83,6 +87,45 @@ def test_same_activations_and_gradients(both, remat):
     assert scans == (2 if config.scan_layers else 0)
   assert_close(*found)
   assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(found[0]))
+
+
+def test_gradients_are_added_within_the_backward_pass(both):
+  """None of all layers beside the sum: 0.88 GiB a device for Qwen3-4B.
+
+  A sum over all layers after each bucket's pass stood in the program as often
+  as there are buckets; now only the optimizer has such sums.
+  """
+  config, graphdef, params = both[1]
+  step = update.make_update_fn(graphdef, test_update.KEEP, test_update.CONFIG)
+  state = jax.eval_shape(
+      lambda p: update.init_state(p, test_update.KEEP, 5), params
+  )
+  shape = config.num_layers, config.mlp_dim, config.d_model
+  assert params['blocks']['mlp']['down'].shape == shape
+  shape = ','.join(map(str, shape))
+  batches = [test_update.packed(buckets=x) for x in ((24,), (16, 24))]
+  texts = [str(jax.make_jaxpr(step)(state, None, x)) for x in batches]
+  sums = [text.count(f':f32[{shape}] = add ') for text in texts]
+  assert 0 < sums[0] == sums[1]
+
+
+def test_casts_are_rounded_apart(both):
+  """Exactly the cast; one for each matrix of a layer, two for the embeddings.
+
+  A cast alone became one of all layers, ahead of the scan: 0.44 GiB each for
+  the policy and the reference.
+  """
+  config, _, params = both[1]
+  config = dataclasses.replace(config, dtype='bfloat16')
+  text = str(jax.make_jaxpr(
+      lambda p: model.hidden(model.definition(config), p, TOKENS, LENGTHS)
+  )(params))
+  assert text.count('reduce_precision[') == len('qkvo') + 3 + 2
+  edge = [3.3895e38, 1e-40, 1.00390625, -1.01171875, jnp.inf, -jnp.nan, 1 / 3]
+  x = jnp.array(edge, jnp.float32)
+  found = parameters.weight(nnx.Param(x, logical_axes=(None,)), jnp.bfloat16)
+  bits = lambda y: y.view(jnp.uint16).tolist()
+  assert bits(found) == bits(x.astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])

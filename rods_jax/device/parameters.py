@@ -29,7 +29,13 @@ def make(
 
 def weight(param: nnx.Param, dtype: Any) -> Array:
   """A parameter as a layer uses it: cast first, then gathered."""
-  value = param[...].astype(dtype)
+  value = param[...]
+  here, wanted = jnp.finfo(value.dtype), jnp.finfo(dtype)
+  if wanted.bits < here.bits:
+    # The rounding of the cast, done apart: a cast alone of one of the stacked
+    # layers becomes, in XLA for TPU, one of all of them before the scan.
+    value = jax.lax.reduce_precision(value, wanted.nexp, wanted.nmant)
+  value = value.astype(dtype)
   # A layer of stacked parameters has lost the axis, but not its name.
   names = param.get_metadata('logical_axes')[-value.ndim :]
   return axes_lib.constrain(value, *axes_lib.gathered(names))

@@ -26,6 +26,7 @@ from rods_jax.device import lora
 from rods_jax.device import losses
 from rods_jax.device import masked
 from rods_jax.device import model
+from rods_jax.device import stacking
 
 TaskStats = advantages_lib.TaskStats
 GrpoConfig = losses.GrpoConfig
@@ -284,7 +285,8 @@ def _scorer(graphdef, micro: Bucket, temperature: float, chunk: int | None):
   """params -> (logprobs, entropies) [R, K] at the targets of a microbatch."""
 
   def score(params):
-    hidden = model.hidden(graphdef, params, micro.tokens, micro.lengths)
+    params, tokens = model.tie(params, micro.tokens)
+    hidden = model.hidden(graphdef, params, tokens, micro.lengths)
     return logprobs_lib.token_logprobs(
         lambda x: model.logits(graphdef, params, x),
         logprobs_lib.gather_rows(hidden, micro.positions),
@@ -306,14 +308,38 @@ def _accumulate(loss, params, packed: Packed):
 
     def body(i, carry, bucket=bucket):
       grads, sums = carry
-      added, more = jax.grad(loss, has_aux=True)(
-          params, _microbatch(bucket, i)
+      grads, more = _add_gradient(
+          lambda params: loss(params, _microbatch(bucket, i)), params, grads
       )
-      grads = jax.tree.map(jnp.add, grads, place(added))
-      return grads, sums.merge(more)
+      return place(grads), sums.merge(more)
 
     carry = jax.lax.fori_loop(0, count, body, carry)
   return carry
+
+
+def _add_gradient(loss, params, grads):
+  """(grads + gradient of `loss`, what else it returns).
+
+  Of stacked layers the backward pass adds each to its place in `grads`: a
+  gradient of all of them beside that would be as large as the parameters.
+  """
+  leaves, tree = jax.tree.flatten(params)
+  names = jax.tree.leaves(
+      model.logical_axes(params), is_leaf=lambda x: isinstance(x, tuple)
+  )
+  targets = [
+      jax.new_ref(x) if stacking.LAYERS in axis_names else jax.ad.GradValue()
+      for x, axis_names in zip(jax.tree.leaves(grads), names, strict=True)
+  ]
+  _, backward, more = jax.vjp(
+      lambda leaves: loss(tree.unflatten(leaves)), leaves, has_aux=True
+  )
+  added, = backward.with_refs(targets)(jnp.float32(1))
+  sums = [
+      x + y if isinstance(target, jax.ad.GradValue) else jax.freeze(target)
+      for x, y, target in zip(jax.tree.leaves(grads), added, targets)
+  ]
+  return tree.unflatten(sums), more
 
 
 def _apply(optimizer, state: TrainState, grads, sums: losses.Sums):
