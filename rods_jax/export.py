@@ -10,6 +10,7 @@ from rods_jax import exchange
 from rods_jax import huggingface
 from rods_jax import pretrained
 from rods_jax import run
+from rods_jax import workdir as workdir_lib
 
 FOLDER = 'exported'  # in the run's own; one folder in it per step
 
@@ -30,7 +31,7 @@ def export_run(
 
   Raises:
     UserError: no checkpoint, no Hugging Face folder to take tokenizer and
-      config.json from, or the step was exported already.
+      config.json from, the step was exported already, or it can't be written.
   """
   source = pretrained.folder(config)
   if source is None:
@@ -46,7 +47,8 @@ def export_run(
   if not step:
     raise errors.UserError(f'{workdir} holds no checkpoint to export.')
   out = workdir / FOLDER / str(step)
-  huggingface.export(out, params, policy.config, source)
+  with workdir_lib.writable(out):
+    huggingface.export(out, params, policy.config, source)
   if exchange.is_first():
     print(f'Wrote {out}')
   return 0
