@@ -165,8 +165,9 @@ def _synthesis(c: ml_collections.ConfigDict) -> None:
   synthesis.max_profile_distance = 0.0
   # Of a composed task: edit distance of the classes of its calls to its seed's,
   # up to 1; turns that need an earlier one, as a share of the seed's;
-  # distance of words and calls to the tasks of the pool and to those that are
-  # made with it (quality.Nearest); retired ones may not come again as they were.
+  # distance of words and calls to the tasks of the pool, or waiting for it, and
+  # to those made together with it (quality.Nearest). Retired ones only may not
+  # come again as they were.
   synthesis.max_class_distance = 0.0
   synthesis.min_cross_turn = 0.5
   synthesis.min_novelty = 0.5

@@ -5,11 +5,13 @@ import pathlib
 import ml_collections
 
 from rods_jax import build
+from rods_jax import checkpoint
 from rods_jax import errors
 from rods_jax import exchange
 from rods_jax import huggingface
 from rods_jax import pretrained
 from rods_jax import run
+from rods_jax import workdir as workdir_lib
 
 FOLDER = 'exported'  # in the run's own; one folder in it per step
 
@@ -19,7 +21,8 @@ def export_run(
 ) -> int:
   """Writes the newest checkpoint to WORKDIR/exported/STEP; prints where.
 
-  The mesh may differ from the run's: one host can export what a slice trained.
+  The mesh may differ from the run's, if grpo.microbatch_rows divides by it: one
+  host can export what a slice trained.
 
   Args:
     config: of a run that began from a Hugging Face folder.
@@ -30,7 +33,7 @@ def export_run(
 
   Raises:
     UserError: no checkpoint, no Hugging Face folder to take tokenizer and
-      config.json from, or the step was exported already.
+      config.json from, the step was exported already, or it can't be written.
   """
   source = pretrained.folder(config)
   if source is None:
@@ -41,12 +44,13 @@ def export_run(
     )
   config = pretrained.resolve(config)
   run.begin(config, workdir, 'export', may_differ='mesh')
+  if checkpoint.latest_step(workdir / 'checkpoints') is None:
+    raise errors.UserError(f'{workdir} holds no checkpoint to export.')
   policy = build.build_policy(config)
   step, params = run.latest_params(config, policy, workdir)
-  if not step:
-    raise errors.UserError(f'{workdir} holds no checkpoint to export.')
   out = workdir / FOLDER / str(step)
-  huggingface.export(out, params, policy.config, source)
+  with workdir_lib.writable(out):
+    huggingface.export(out, params, policy.config, source)
   if exchange.is_first():
     print(f'Wrote {out}')
   return 0

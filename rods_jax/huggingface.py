@@ -310,7 +310,7 @@ def export(
         f'Cannot export {dtype}; use one of {", ".join(_DTYPES.values())}.'
     )
   if path.exists():
-    raise UserError(f'{path} exists already; name a new folder.')
+    raise UserError(f'{path} exists already; delete it or name a new folder.')
   multihost_utils.sync_global_devices('export')  # all have looked
   partial = path.with_name(f'{path.name}.partial')
   first = jax.process_index() == 0

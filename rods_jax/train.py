@@ -311,10 +311,11 @@ def _request(run: run_lib.Run, epoch: int) -> None:
 
 
 def _known(run: run_lib.Run) -> tuple[types.Task, ...]:
-  """The pool's tasks, which composed ones must be unlike."""
+  """What composed tasks must be unlike: those that play and those that wait."""
   if run.config.synthesis.planner != 'compose':
     return ()
-  return tuple(request_lib.bare(run.pool.task(i)) for i in run.pool.active_ids)
+  active = map(run.pool.task, run.pool.active_ids)
+  return tuple(map(request_lib.bare, (*active, *run.pool.waiting)))
 
 
 def evaluate_policy(run: run_lib.Run) -> Metrics:

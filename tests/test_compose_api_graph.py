@@ -206,6 +206,7 @@ def test_an_edge_taken_out_is_not_composed_any_more(monkeypatch):
 
 
 def test_a_graph_without_edges_joins_nothing(monkeypatch):
+  assert planned(8)
   empty = dataclasses.replace(GRAPH, links=(), opens=(), needs=())
   monkeypatch.setattr(api_graph, 'load', lambda: empty)
   assert not planned(8)

@@ -116,6 +116,10 @@ def test_the_policy_is_exported(folder, finished, capsys):
   """transformers loads it; its parameters are those of the checkpoint."""
   workdir, _ = finished
   config = config_from(folder)
+  (workdir / 'exported').touch()  # no folder
+  with pytest.raises(errors.UserError, match='^Cannot write to .*exported/1'):
+    export.export_run(config, workdir)
+  (workdir / 'exported').unlink()
   assert export.export_run(config, workdir) == 0
   out = workdir / 'exported' / '1'
   assert capsys.readouterr().out == f'Wrote {out}\n'

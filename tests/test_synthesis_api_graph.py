@@ -197,9 +197,8 @@ def test_the_shipped_graph_knows_training_scenarios_alone():
   assert seen <= {task.scenario for task in train.values()}
   assert not seen & {task.scenario for task in heldout.values()}
   assert max(graph.calls.values()) <= 100
-  for edges in (graph.links, graph.opens, graph.needs):
-    keys = [dataclasses.astuple(e)[: 2 if e in graph.opens else 4]
-            for e in edges]  # pyformat: disable
+  for edges, size in ((graph.links, 4), (graph.opens, 2), (graph.needs, 2)):
+    keys = [dataclasses.astuple(edge)[:size] for edge in edges]
     assert len(set(keys)) == len(keys)
   for edge in graph.links:
     assert edge.documented or edge.scenarios or edge.accepted

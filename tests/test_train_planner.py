@@ -27,6 +27,7 @@ def requested(**changes):
       injection_cap=lambda: 4,
       hashes=frozenset,
       active_ids=[1],
+      waiting=tasks[:1],
   )
   run = types.SimpleNamespace(
       config=config, pool=pool, pending=None, submit_pending=lambda: None
@@ -49,8 +50,10 @@ def test_requests_carry_the_planner_and_its_gates(planner):
 def test_composed_tasks_must_be_unlike_the_pool():
   assert requested(planner='exchange')[0].known == ()
   pending, _, tasks = requested(planner='compose')
-  (known,) = pending.known
-  assert known.turns == tasks[1].turns and not known.initial_config
+  assert [task.turns for task in pending.known] == [
+      tasks[1].turns, tasks[0].turns,  # active, waiting
+  ]  # pyformat: disable
+  assert not any(task.initial_config for task in pending.known)
 
 
 def test_requests_carry_the_server_and_not_its_key(monkeypatch):

@@ -7,9 +7,10 @@
 Each tells its evidence: the documentation, the scenarios in which it was
 observed, and how many probes have shown it (api_build.py puts them together).
 `python -m experiments.api_graph --write` builds the graph of the training
-scenarios and writes assets/api_graph.json, which `load` reads. What the
-composer can use of it needs no observation: another split of the scenarios
-would give it the same edges.
+scenarios of configs/rods.py and writes assets/api_graph.json, which `load`
+reads whatever the run's split is. Of what the composer can use all but one edge
+(message_login enables delete_message) is there without an observation. So a run
+that holds out other scenarios learns next to nothing of them here.
 """
 
 import collections

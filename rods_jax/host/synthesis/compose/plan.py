@@ -206,7 +206,8 @@ class _Search:
   def _able(self, steps: tuple[Step, ...]) -> frozenset[str]:
     """Tools that the graph has after the next call's parents.
 
-    A parent on which another parent depends is reached through that one.
+    A parent on which another parent depends is reached through that one. It
+    saves the search for arguments; `_is_known` then asks for each edge.
     """
     found = frozenset(self._graph.tools)
     for parent in self._closest.get(len(steps), ()):
