@@ -5,7 +5,6 @@ import pathlib
 import ml_collections
 
 from rods_jax import build
-from rods_jax import checkpoint
 from rods_jax import errors
 from rods_jax import exchange
 from rods_jax import huggingface
@@ -44,10 +43,12 @@ def export_run(
     )
   config = pretrained.resolve(config)
   run.begin(config, workdir, 'export', may_differ='mesh')
-  if checkpoint.latest_step(workdir / 'checkpoints') is None:
-    raise errors.UserError(f'{workdir} holds no checkpoint to export.')
   policy = build.build_policy(config)
-  step, params = run.latest_params(config, policy, workdir)
+  step, params = 0, None
+  if (workdir / 'checkpoints').is_dir():  # or the initial policy is loaded
+    step, params = run.latest_params(config, policy, workdir)
+  if not step:
+    raise errors.UserError(f'{workdir} holds no checkpoint to export.')
   out = workdir / FOLDER / str(step)
   with workdir_lib.writable(out):
     huggingface.export(out, params, policy.config, source)

@@ -102,23 +102,24 @@ class Probes:
       for param in (param for names, _ in use.args for param in names):
         if (use.tool, param) not in self._open:
           for output, value in _candidates(begun, use.tool, param):
-            self._feed(begun, output, use, {param: value}, rng)
+            self._feed(begun, output, use, param, value, rng)
 
   def _feed(
       self,
       begun: Begun,
       output: str | None,
       use: tables.Use,
-      fixed: Mapping[str, Any],
+      param: str,
+      value: Any,
       rng: np.random.Generator,
   ) -> None:
     """Whether a parameter takes a value; what no try has shown is given up."""
     if output is None:
-      self._tried(begun, use, fixed, rng, 1)
+      self._tried(begun, use, {param: value}, rng, 1)
       return
-    link = self.links[begun.use.tool, output, use.tool, *fixed]
+    link = self.links[begun.use.tool, output, use.tool, param]
     if link[0] or link[1] < FRUITLESS:
-      count, accepted = self._tried(begun, use, fixed, rng)
+      count, accepted = self._tried(begun, use, {param: value}, rng)
       link[0] += accepted
       link[1] += count
 
