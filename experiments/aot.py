@@ -65,7 +65,11 @@ _PROGRAMS = flags.DEFINE_list(
 _JSON = flags.DEFINE_bool('json', False, 'print JSON instead of a table')
 _OPTIONS = flags.DEFINE_list(
     'options', [],
-    "of XLA's compiler: name=value, such as xla_tpu_max_hbm_size_mib=7810",
+    "of XLA's compiler: name=value, such as xla_tpu_max_hbm_size_mib=7850",
+)
+flags.register_validator(
+    'options', lambda options: all('=' in option for option in options),
+    message='each must be NAME=VALUE',
 )
 _HLO = flags.DEFINE_string('hlo', '', 'folder for the compiled programs')
 

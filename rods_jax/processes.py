@@ -43,7 +43,7 @@ _BEAT_S = 2.0
 _VERDICT_S = 10.0  # a failed collective is explained by then, or never
 _LOST = 1  # exit status
 _GOODBYE = b'goodbye'
-_GO = 'go'  # all are there
+_GO, _NO = 'go', 'no: '  # all are there; why one is not taken
 
 
 class Watch:
@@ -67,13 +67,13 @@ class Watch:
     """
     self._peers, self._number, self._total = peers, number, total
     self._closed, self._lock = threading.Event(), threading.Lock()
-    for number, connection in peers.items():
+    for peer, connection in peers.items():
       connection.settimeout(silence_s)
-      self._run(self._listen, number, connection)
+      self._run(self._listen, peer, connection)
     self._run(self._beat)
 
-  def _run(self, *target) -> None:
-    threading.Thread(target=target[0], args=target[1:], daemon=True).start()
+  def _run(self, target, *args) -> None:
+    threading.Thread(target=target, args=args, daemon=True).start()
 
   def _beat(self) -> None:
     while not self._closed.wait(_BEAT_S):
@@ -81,24 +81,23 @@ class Watch:
 
   def _tell(self, line: bytes) -> None:
     for connection in self._peers.values():
-      try:
+      # The thread that reads a closed one finds that.
+      with contextlib.suppress(OSError):
         connection.sendall(line + b'\n')
-      except OSError:
-        pass  # the thread that reads it finds the connection closed
 
   def _listen(self, number: int, connection: socket.socket) -> None:
+    found = 'has ended'
     try:
       for line in connection.makefile('rb'):
         words = line.split()
         if words == [_GOODBYE]:
           return
         if words:
-          self._lost(int(words[1]), 'has ended')
-      found = 'has ended'
+          self._lost(int(words[1]), found)
     except TimeoutError:
       found = f'has been silent for {connection.gettimeout():.0f} s'
     except OSError:
-      found = 'has ended'
+      pass  # as where it is closed
     if not self._closed.is_set():
       self._lost(number, found)
 
@@ -115,11 +114,10 @@ class Watch:
             f'the others have not heard of this process, {number} of '
             f'{self._total}, and have ended, so it stops too.'
         )
-      _exit(
-          _LOST,
+      _exit(_LOST, (
           f'Error: {message} The same commands continue from the last '
-          'checkpoint.\n',
-      )
+          'checkpoint.\n'
+      ))
 
   def close(self) -> None:
     """Says goodbye; from now on nobody is missed."""
@@ -307,17 +305,18 @@ def _greet(
     return None  # a stray
   number, claimed = map(int, hello.groups())
   if claimed != total:
-    _send(
-        connection, f'--num_processes is {claimed} in process {number} and '
-        f'{total} in process 0; start all with the same.'
+    why = (
+        f'--num_processes is {claimed} in process {number} and {total} in '
+        'process 0; start all with the same.'
     )
   elif number in peers and not _gone(peers[number]):
-    _send(
-        connection, f'two processes have --process_id={number}; give each its '
-        f'own, from 0 to {total - 1}.'
+    why = (
+        f'two processes have --process_id={number}; give each its own, from 0 '
+        f'to {total - 1}.'
     )
-  elif 0 < number < total:
-    return number
+  else:
+    return number if 0 < number < total else None
+  _send(connection, _NO + why)
   return None
 
 
@@ -337,7 +336,7 @@ def _reach(host: str, port: int, number: int, total: int) -> socket.socket:
   deadline = time.monotonic() + START_S
   while True:
     try:
-      connection = socket.create_connection((host, port), _HELLO_S)
+      connection = socket.create_connection((host.strip('[]'), port), _HELLO_S)
       if connection.getsockname() != connection.getpeername():
         break
       connection.close()  # TCP lets a connection reach itself
@@ -354,10 +353,12 @@ def _reach(host: str, port: int, number: int, total: int) -> socket.socket:
   answer = _line(connection, START_S + 2 * _HELLO_S)
   if answer == _GO:
     return connection
+  # What another server answers, JAX's of a run that has begun too, is no text.
   raise errors.UserError(
-      answer or f'process 0 of {total} at {host}:{port} has ended, or is none '
-      f'of this run, so process {number} stops too; the output of that one '
-      'says why.'
+      answer.removeprefix(_NO) if answer.startswith(_NO) else
+      f'process 0 of {total} at {host}:{port} has ended, has begun already, or '
+      f'is none of this run, so process {number} stops too; the output of that '
+      'one says why.'
   )
 
 
