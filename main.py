@@ -34,7 +34,7 @@ _MODE = flags.DEFINE_enum(
 _COORDINATOR = flags.DEFINE_string(
     'coordinator',
     None,
-    "host:port of process 0 where several processes train together, or 'auto' "
+    "host:port of process 0 where several processes work together, or 'auto' "
     'on TPU pods, under SLURM and Open MPI.',
 )
 _NUM_PROCESSES = flags.DEFINE_integer(

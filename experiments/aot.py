@@ -62,6 +62,10 @@ _VOCAB = flags.DEFINE_integer('vocab_size', 151_936, 'of the tokenizer')
 _PROGRAMS = flags.DEFINE_list(
     'programs', ['update', 'decode', 'extend'], 'what to compile'
 )
+flags.register_validator(
+    'programs', lambda names: set(names) <= {'update', 'decode', 'extend'},
+    message='they are update, decode and extend',
+)
 _JSON = flags.DEFINE_bool('json', False, 'print JSON instead of a table')
 _OPTIONS = flags.DEFINE_list(
     'options', [],

@@ -3,6 +3,7 @@
 from concurrent import futures
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -88,8 +89,9 @@ def test_one_never_comes(port):
   assert 0.5 <= time.monotonic() - begin < 10
 
 
-def test_numbers_that_do_not_fit(port):
+def test_numbers_that_do_not_fit(port, monkeypatch):
   """JAX aborted with a dump of its stack, or began with two."""
+  monkeypatch.setattr(processes, 'START_S', 2.0)  # process 0 waits in vain
   first, *others = meet(port, (0, 3), (1, 3), (1, 3), (2, 4))
   assert ': 2. Start' in first
   assert sorted(others)[0] == (
@@ -242,7 +244,8 @@ def test_when_process_0_is_killed_the_other_ends(port):
     for child in pair:
       child.kill()
       child.communicate()
-  assert pair[1].returncode == 1
+  # Where JAX's abort comes between our line and our exit, the status is its.
+  assert pair[1].returncode in (1, -signal.SIGABRT)
   assert 'Error: process 0 of 2 has ended, so this one stops too' in error
 
 

@@ -304,10 +304,10 @@ def for_rollouts(config: ModelConfig, params: Any) -> Any:
   )
 
 
-def tie(
+def hold_tables(
     params: Any, tokens: Int[Array, 'B T']
 ) -> tuple[Any, Int[Array, 'B T']]:
-  """Both as they are, but what is made of the two tables waits for the tokens.
+  """Both as they are; on several devices the two tables wait for the tokens.
 
   Else XLA lays embedding and head out for lookup and logits before the loop
   over microbatches and keeps that: 0.27 GiB a device for a policy of 4B, and as

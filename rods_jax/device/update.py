@@ -285,7 +285,7 @@ def _scorer(graphdef, micro: Bucket, temperature: float, chunk: int | None):
   """params -> (logprobs, entropies) [R, K] at the targets of a microbatch."""
 
   def score(params):
-    params, tokens = model.tie(params, micro.tokens)
+    params, tokens = model.hold_tables(params, micro.tokens)
     hidden = model.hidden(graphdef, params, tokens, micro.lengths)
     return logprobs_lib.token_logprobs(
         lambda x: model.logits(graphdef, params, x),
@@ -309,7 +309,8 @@ def _accumulate(loss, params, packed: Packed):
     def body(i, carry, bucket=bucket):
       grads, sums = carry
       grads, more = _add_gradient(
-          lambda params: loss(params, _microbatch(bucket, i)), params, grads
+          lambda params: loss(params, _microbatch(bucket, i)), params, grads,
+          names,
       )
       return place(grads), sums.merge(more)
 
@@ -317,16 +318,16 @@ def _accumulate(loss, params, packed: Packed):
   return carry
 
 
-def _add_gradient(loss, params, grads):
+def _add_gradient(loss, params, grads, names):
   """(grads + gradient of `loss`, what else it returns).
 
   Of stacked layers the backward pass adds each to its place in `grads`: a
   gradient of all of them beside that would be as large as the parameters.
+  `names` are model.logical_axes. Written for JAX 0.10, where gradients that are
+  added to references are a young feature.
   """
   leaves, tree = jax.tree.flatten(params)
-  names = jax.tree.leaves(
-      model.logical_axes(params), is_leaf=lambda x: isinstance(x, tuple)
-  )
+  names = jax.tree.leaves(names, is_leaf=lambda x: isinstance(x, tuple))
   targets = [
       jax.new_ref(x) if stacking.LAYERS in axis_names else jax.ad.GradValue()
       for x, axis_names in zip(jax.tree.leaves(grads), names, strict=True)
