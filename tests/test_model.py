@@ -90,7 +90,7 @@ def test_input_of_the_token_before():
   want = table[3] + table[2] @ weight
   want = want / jnp.sqrt(jnp.mean(want**2) + 1e-6)
   got = decoder.forward(
-      jnp.array([[3]]), jnp.array([[2]]), jnp.array([[0]]), None
+      jnp.array([[3]]), jnp.array([[2]]), decoder.rotations(1), None
   )
   np.testing.assert_allclose(got[0, 0], want, rtol=1e-4)
 
@@ -116,7 +116,7 @@ def test_head_0_starts_by_looking_after_the_earlier_copy():
     return jnp.zeros_like(q)
 
   decoder.forward(
-      tokens, model.shift(tokens, 0), jnp.arange(200)[None], attend
+      tokens, model.shift(tokens, 0), decoder.rotations(200), attend
   )
   found = np.asarray(jnp.argmax(seen[0], axis=1))[:-1]  # 99 has none after it
   assert np.mean(found == np.arange(1, 100)) > 0.3

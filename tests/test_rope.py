@@ -15,20 +15,33 @@ SCALING = rope.Llama3Scaling(
 )
 
 
+def at(position, x, *args):
+  """x, one head of one token, as it stands at a position."""
+  table = rope.table(200, x.shape[-1], *args)
+  return rope.rotate(x, rope.look_up(table, jnp.array([[position]])))
+
+
 def test_rotation_by_hand():
   # P = 4: pairs (0, 2) and (1, 3), frequencies 1 and 100^(-1/2) = 0.1.
   x = jnp.array([1.0, 1.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
-  got = rope.rotate(x, jnp.array([[2]]), 100.0).ravel()
   want = [np.cos(2), np.cos(0.2), np.sin(2), np.sin(0.2)]
-  np.testing.assert_allclose(got, want, rtol=1e-6)
+  np.testing.assert_allclose(at(2, x, 100.0).ravel(), want, rtol=1e-6)
+
+
+def test_a_whole_row_is_rotated_as_its_tokens_are():
+  """The table alone, for the 5 tokens of 2 rows; then token by token."""
+  x = jax.random.normal(jax.random.key(0), (2, 5, 3, 8))
+  whole = rope.rotate(x, rope.table(5, 8, 1e4))
+  for position in range(5):
+    one = at(position, x[:, position : position + 1], 1e4)
+    np.testing.assert_array_equal(whole[:, position : position + 1], one)
 
 
 @pytest.mark.parametrize('scaling', [None, SCALING])
 def test_scores_depend_on_distance_only(scaling):
   q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
   score = lambda i, j: jnp.sum(
-      rope.rotate(q, jnp.array([[i]]), 1e4, scaling)
-      * rope.rotate(k, jnp.array([[j]]), 1e4, scaling)
+      at(i, q, 1e4, scaling) * at(j, k, 1e4, scaling)
   )
   np.testing.assert_allclose(score(7, 3), score(107, 103), rtol=1e-4)
   assert abs(score(7, 3) - score(7, 4)) > 1e-3

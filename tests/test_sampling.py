@@ -32,6 +32,31 @@ def test_invert_never_leaves_the_support():
   assert sampling.invert(first_impossible, jnp.array([0.0])).tolist() == [1]
 
 
+def test_invert_agrees_with_a_cumulative_sum_at_every_place():
+  """Eighths over 100 tokens, some of weight 0: blocks of 32, the last padded.
+
+  Sums of eighths are exact in float32, so the reference below is, too. Token 31
+  ends the first block, 32 starts the second; 96 to 99 are its own.
+  """
+  weights = np.random.default_rng(0).integers(0, 4, 100) / 8
+  weights[[31, 32, 99]], weights[64:96] = 0.125, 0.0  # a block without any
+  ends = np.cumsum(weights)
+  targets = np.arange(0, ends[-1], 1 / 16)  # between and at all ends
+  want = np.searchsorted(ends, targets, side='right')
+  # A total of 2^k would divide exactly: the rounding of u * total is the
+  # only inexact step, so we ask for the middle between two targets.
+  uniform = ((targets + 1 / 32) / ends[-1]).astype(np.float32)
+  rows = jnp.tile(jnp.asarray(weights, jnp.float32), (len(uniform), 1))
+  got = sampling.invert(rows, jnp.asarray(uniform))
+  np.testing.assert_array_equal(got, want)
+  assert {31, 32, 99} <= set(want.tolist())
+
+
+def test_invert_stays_inside_of_a_broken_distribution():
+  got = sampling.invert(jnp.full((2, 40), jnp.nan), jnp.array([0.0, 0.9]))
+  assert ((got >= 0) & (got < 40)).all()
+
+
 def test_frequencies_follow_the_tempered_distribution():
   # At temperature 0.5 the odds 1 : 2 : 4 become 1 : 4 : 16.
   n = 20_000

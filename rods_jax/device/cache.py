@@ -62,6 +62,11 @@ def empty(
   ]
 
 
+def capacity(cache: Cache) -> int:
+  """Positions of a row."""
+  return sum(segment.v.shape[2] for segment in cache[0])
+
+
 class _Partial(NamedTuple):
   """Attention over part of the positions, before it is normalized."""
 

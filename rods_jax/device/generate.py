@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from rods_jax.device import cache as cache_lib
 from rods_jax.device import model
 from rods_jax.device import recent as recent_lib
+from rods_jax.device import rope
 from rods_jax.device import sampling
 
 
@@ -102,6 +103,7 @@ def extend(
   """
   decoder = nnx.merge(graphdef, params)
   chunk = lanes.tokens.shape[1]
+  rotations = decoder.rotations(cache_lib.capacity(cache))
 
   def run_block(block, cache):
     tokens, slots, starts, counts, previous = (
@@ -123,7 +125,7 @@ def extend(
     decoder.forward(
         tokens,
         model.shift(tokens, previous),
-        jnp.maximum(positions, 0),
+        rope.look_up(rotations, jnp.maximum(positions, 0)),
         attend,
     )
     return cache
@@ -185,10 +187,13 @@ def decode(
     return (count > min_running) | ((state.step == 0) & (count > 0))
 
   fixed = cache if apart else None
+  rotations = decoder.rotations(cache_lib.capacity(cache))
   changing = recent_lib.empty(cache, max_new) if apart else cache
   final = jax.lax.while_loop(
       proceed,
-      lambda state: _step(decoder, state, slots, sampler, end_id, fixed),
+      lambda state: _step(
+          decoder, state, slots, sampler, end_id, fixed, rotations
+      ),
       _start(changing, slots, max_new, pad_id),
   )
   if apart:
@@ -207,6 +212,7 @@ def _step(
     sampler: sampling.Sampler,
     end_id: int | tuple[int, ...],
     fixed: cache_lib.Cache | None,
+    rotations: rope.Rotation,
 ) -> _Loop:
   """Feeds the pending token of every running slot and samples the next."""
   done = state.sampled
@@ -232,7 +238,7 @@ def _step(
   x = decoder.forward(
       state.pending[:, None],
       state.previous[:, None],
-      jnp.maximum(position, 0)[:, None],
+      rope.look_up(rotations, jnp.maximum(position, 0)[:, None]),
       attend,
   )
   tokens, logprobs = sampling.sample(

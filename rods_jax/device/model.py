@@ -78,7 +78,7 @@ class Attention(nnx.Module):
       self.k_norm = _param(rngs, (p,), (None,))
     lora.attach(self, config, rngs, q=1, k=1, v=1, o=2)
 
-  def project(self, x: Float[Array, 'B T D'], positions: Int[Array, 'B T']):
+  def project(self, x: Float[Array, 'B T D'], rotation: rope.Rotation):
     """Rotated queries [B T H P] and keys [B T K P], values [B T K P]."""
     c, dtype = self.config, x.dtype
     q, k, v = (
@@ -94,11 +94,7 @@ class Attention(nnx.Module):
     if c.qk_norm:
       q = rms_norm(q, self.q_norm[...], c.rms_eps)
       k = rms_norm(k, self.k_norm[...], c.rms_eps)
-    rotate = functools.partial(
-        rope.rotate, positions=positions, theta=c.rope_theta,
-        scaling=c.rope_scaling,
-    )
-    return rotate(q), rotate(k), v
+    return rope.rotate(q, rotation), rope.rotate(k, rotation), v
 
   def output(self, x: Float[Array, 'B T H P']) -> Float[Array, 'B T D']:
     weight = _weight(self.o, x.dtype).reshape(-1, self.config.d_model)
@@ -137,10 +133,10 @@ class Block(nnx.Module):
     self.mlp_norm = _param(rngs, (config.d_model,), (None,))
     self.mlp = Mlp(config, rngs)
 
-  def __call__(self, x, positions, attend) -> Float[Array, 'B T D']:
+  def __call__(self, x, rotation, attend) -> Float[Array, 'B T D']:
     eps = self.config.rms_eps
     normed = rms_norm(x, self.attention_norm[...], eps)
-    q, k, v = self.attention.project(normed, positions)
+    q, k, v = self.attention.project(normed, rotation)
     x = _between(x + self.attention.output(attend(q, k, v)))
     return _between(x + self.mlp(rms_norm(x, self.mlp_norm[...], eps)))
 
@@ -174,7 +170,7 @@ class Decoder(nnx.Module):
       self,
       tokens: Int[Array, 'B T'],
       previous: Int[Array, 'B T'],
-      positions: Int[Array, 'B T'],
+      rotation: rope.Rotation,
       attend: Attend,
       training: bool = False,
   ) -> Float[Array, 'B T D']:
@@ -184,7 +180,7 @@ class Decoder(nnx.Module):
       tokens: ids, each in [0, V).
       previous: the token before each; 0 before the first of a row. Read only
         where config.previous_token is set.
-      positions: rotary position of each token.
+      rotation: at each token's position; of `rotations`.
       attend: (layer, q, k, v) -> attention output [B T H P]; layer is None
         within a scan.
       training: scan and recompute the layers as the config says. The cached
@@ -200,13 +196,18 @@ class Decoder(nnx.Module):
     if training and self.config.scan_layers:
       graphdef, params = nnx.split(self.blocks)
       here = functools.partial(attend, None)
-      run = _runner(graphdef, positions, here, remat)
+      run = _runner(graphdef, rotation, here, remat)
       x, _ = jax.lax.scan(lambda x, params: (run(params, x), None), x, params)
     else:
       for layer, (graphdef, params) in enumerate(self._layers()):
         here = functools.partial(attend, layer)
-        x = _runner(graphdef, positions, here, remat)(params, x)
+        x = _runner(graphdef, rotation, here, remat)(params, x)
     return rms_norm(x, self.final_norm[...], self.config.rms_eps)
+
+  def rotations(self, size: int) -> rope.Rotation:
+    """Of positions 0 to size - 1."""
+    c = self.config
+    return rope.table(size, c.head_dim, c.rope_theta, c.rope_scaling)
 
   def _layers(self) -> Iterator[tuple[nnx.GraphDef, Any]]:
     """Definition and parameters of each block."""
@@ -268,11 +269,11 @@ def _start_copying(decoder: Decoder, rngs: nnx.Rngs) -> None:
       a.q_norm[...] = 1.5 * a.q_norm[...]  # a match outweighs a whole context
 
 
-def _runner(graphdef, positions, attend, remat: str):
+def _runner(graphdef, rotation, attend, remat: str):
   """(parameters, x) -> x of one block."""
 
   def run(params, x):
-    return nnx.merge(graphdef, params)(x, positions, attend)
+    return nnx.merge(graphdef, params)(x, rotation, attend)
 
   if remat == 'none':
     return run
@@ -345,12 +346,11 @@ def hidden(
   decoder = nnx.merge(graphdef, params)
   index = jnp.arange(tokens.shape[1])
   valid = index < lengths[:, None]
-  positions = jnp.broadcast_to(index, tokens.shape)
   tokens = jnp.where(valid, tokens, 0)
   x = decoder.forward(
       tokens,
       shift(tokens, 0),
-      positions,
+      decoder.rotations(tokens.shape[1]),
       lambda _, q, k, v: layers.causal_attention(q, k, v),
       training=True,
   )
