@@ -91,14 +91,19 @@ def _rollouts(c: ml_collections.ConfigDict) -> None:
   # Evaluation alone, where it samples: the ratio knows of no cut distribution.
   rollout.top_k = 0  # sample among the k most likely tokens; 0: all
   rollout.top_p = 1.0  # and the fewest of them with this share; 1: all
-  rollout.num_slots = 64  # rows decoded together
+  rollout.num_slots = 32  # rows decoded at a time; on an accelerator, more
+  # Engines that share the slots: while the host plays what one of them said,
+  # the others decode. 0: two on a CPU that is one device, where one engine
+  # leaves a core idle, if the slots are even; else one.
+  rollout.num_engines = 0
   # Segments of the KV cache; the last is the longest trajectory.
   rollout.cache_buckets = (128, 256, 384, 512, 640, 768)
   rollout.extend_buckets = (32, 64, 128)  # tokens per prefill piece
   rollout.extend_rows = 4  # pieces per prefill step
   rollout.refill_below = 0.5  # refill once this share of slots still runs
-  # Tokens that other rows sample while tools run; 0: tools first. It pays only
-  # where tools take longer than that many steps (experiments/README.md).
+  # Tokens that other rows of an engine sample while tools run; 0: tools first.
+  # It pays only where tools take longer than that many steps
+  # (experiments/README.md).
   rollout.overlap_tokens = 0
   rollout.max_message_tokens = 96  # per assistant message
   rollout.thinking = False  # Qwen3 only: thinks before it answers

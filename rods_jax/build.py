@@ -7,6 +7,7 @@ split, the same prompts and the same rollout path.
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import itertools
 import pathlib
 from typing import Any
@@ -16,6 +17,7 @@ import jax
 import ml_collections
 
 from rods_jax import engine as engine_lib
+from rods_jax import engines as engines_lib
 from rods_jax import errors
 from rods_jax import pretrained
 from rods_jax import rng
@@ -235,24 +237,61 @@ def _compact_format(
   return chat_format.CompactFormat(tokenizer, config.rollout.max_result_tokens)
 
 
-def build_engine(
+def build_engines(
     config: ml_collections.ConfigDict, policy: Policy
-) -> engine_lib.Engine:
+) -> engines_lib.Engines:
+  """The engines of this process, which share config.rollout.num_slots."""
   r = config.rollout
   with errors.as_user_error(ValueError):
     local = sharding.local_mesh(policy.mesh)
-  return engine_lib.Engine(
-      policy.graphdef,
-      policy.mesh,
-      policy.config,
-      num_slots=r.num_slots * local.size // policy.mesh.size,
-      cache_buckets=tuple(r.cache_buckets),
-      extend_buckets=tuple(r.extend_buckets),
-      extend_rows=r.extend_rows,
-      max_new=r.max_message_tokens,
-      end_id=policy.fmt.end_ids,
-      pad_id=policy.tokenizer.pad_id,
+  slots = r.num_slots * local.size // policy.mesh.size
+  number = num_engines(config, local, slots)
+  return engines_lib.Engines(
+      functools.partial(
+          engine_lib.Engine,
+          policy.graphdef,
+          policy.mesh,
+          policy.config,
+          num_slots=slots // number,
+          cache_buckets=tuple(r.cache_buckets),
+          extend_buckets=tuple(r.extend_buckets),
+          extend_rows=r.extend_rows,
+          max_new=r.max_message_tokens,
+          end_id=policy.fmt.end_ids,
+          pad_id=policy.tokenizer.pad_id,
+      ),
+      number,
   )
+
+
+def num_engines(
+    config: ml_collections.ConfigDict, local: jax.sharding.Mesh, slots: int
+) -> int:
+  """config.rollout.num_engines, or what pays where it is 0.
+
+  On a CPU two engines, if they can halve the slots, use both of two cores, as
+  one does not. An accelerator would read the weights twice.
+
+  Args:
+    config: the run's.
+    local: the devices of this process.
+    slots: of this process.
+  """
+  wanted = config.rollout.num_engines
+  if not wanted:
+    cpu = local.devices.flat[0].platform == 'cpu'
+    return 2 if cpu and local.size == 1 and slots % 2 == 0 else 1
+  if wanted > 1 and local.size > 1:
+    raise errors.UserError(
+        f'config.rollout.num_engines is {wanted}, but this process has '
+        f'{local.size} devices, which work as one engine: set it to 1 or 0.'
+    )
+  if slots % wanted:
+    raise errors.UserError(
+        f'config.rollout.num_slots gives this process {slots} slots; it must '
+        f'be a multiple of config.rollout.num_engines, {wanted}.'
+    )
+  return wanted
 
 
 def build_budgets(config: ml_collections.ConfigDict) -> rollout.Budgets:

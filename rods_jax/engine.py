@@ -12,7 +12,7 @@ from flax import nnx
 import jax
 import numpy as np
 
-from rods_jax import programs
+from rods_jax import programs as programs_lib
 from rods_jax.device import cache as cache_lib
 from rods_jax.device import generate
 from rods_jax.device import model
@@ -56,6 +56,7 @@ class Engine:
       max_new: int,
       end_id: int | tuple[int, ...],
       pad_id: int,
+      programs: programs_lib.Programs | None = None,
   ):
     """Makes an engine without parameters; call `reset` before anything else.
 
@@ -72,6 +73,7 @@ class Engine:
       max_new: most tokens of one decode call per slot.
       end_id: token that ends a message, or all that do.
       pad_id: fills unused places; never read.
+      programs: of an engine made with the same arguments; compiled once then.
 
     Raises:
       ValueError: a size or list that makes no sense; says which.
@@ -93,9 +95,9 @@ class Engine:
     self._clear()
     self._params = None
     self._sampler = None
-    self._programs = programs.Programs(
+    self._programs = programs or programs_lib.Programs(
         graphdef, mesh, model_config,
-        programs.Sizes(
+        programs_lib.Sizes(
             num_slots, self._buckets, extend_rows, self._max_lanes, max_new
         ),
         end_id=end_id, pad_id=pad_id,
@@ -149,15 +151,22 @@ class Engine:
           'least 0, and above 0 and at most 1.'
       )
     self.release()  # or the copy of the policy before would stand beside
-    self._params = self._programs.place(params)
-    self._cache = self._programs.empty_cache()
-    self._sampler = sampling.Sampler(
+    self._take(self._programs.place(params), sampling.Sampler(
         key, np.float32(temperature), np.bool_(greedy), np.int32(top_k),
         np.float32(top_p),
-    )
+    ))
+
+  def follow(self, leader: 'Engine') -> None:
+    """`reset` to the policy version of an engine with the same programs."""
+    self.release()
+    self._take(leader._params, leader._sampler)
+
+  def _take(self, placed: Any, sampler: sampling.Sampler) -> None:
+    self._params, self._sampler = placed, sampler
+    self._cache = self._programs.empty_cache()
 
   @property
-  def programs(self) -> programs.Programs:
+  def programs(self) -> programs_lib.Programs:
     """The programs, for those who want to look at them."""
     return self._programs
 

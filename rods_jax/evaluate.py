@@ -16,6 +16,7 @@ import ml_collections
 import numpy as np
 
 from rods_jax import build
+from rods_jax import engines as engines_lib
 from rods_jax import exchange
 from rods_jax import pretrained
 from rods_jax import rng
@@ -25,6 +26,7 @@ from rods_jax import types
 from rods_jax import workdir as workdir_lib
 from rods_jax.host import env_pool
 from rods_jax.host import rollout
+from rods_jax.host import side_by_side
 
 Results = dict[str, dict[str, 'Score']]  # split -> category or 'all' -> score
 
@@ -41,7 +43,7 @@ class Score:
 def play(
     config: ml_collections.ConfigDict,
     policy: build.Policy,
-    engine: Any,
+    engines: engines_lib.Engines,
     params: Any,
     tasks: Sequence[types.Task],
     environments: env_pool.Environments = env_pool.InProcess(),
@@ -49,7 +51,7 @@ def play(
   """One trajectory of each task."""
   key = rng.device(config.rng_seed, 'evaluate')
   if config.eval.temperature:
-    engine.reset(
+    engines.reset(
         params,
         key,
         temperature=config.eval.temperature,
@@ -57,17 +59,17 @@ def play(
         top_p=config.rollout.top_p,
     )
   else:
-    engine.reset(params, key, temperature=1.0, greedy=True)
+    engines.reset(params, key, temperature=1.0, greedy=True)
   jobs = [rollout.Job(task, 0, uid) for uid, task in enumerate(tasks)]
-  own = rollout.rollout(
+  own = side_by_side.rollout(
       jobs[exchange.share(len(jobs))],
-      engine,
+      engines.each,
       policy.fmt,
       build.build_budgets(config),
       environments=environments,
   ).trajectories
-  engine.release()
-  return exchange.gather_trajectories(own, tasks, 1, engine.capacity)
+  engines.release()
+  return exchange.gather_trajectories(own, tasks, 1, engines.capacity)
 
 
 def score(
@@ -99,18 +101,18 @@ def evaluate_tasks(
     policy: build.Policy,
     params: Any,
     splits: Mapping[str, Sequence[types.Task]],
-    engine: Any = None,
+    engines: engines_lib.Engines | None = None,
     environments: env_pool.Environments | None = None,
 ) -> Results:
-  """Scores of every split; makes the engine and environments that lack."""
-  engine = engine or build.build_engine(config, policy)
+  """Scores of every split; makes engines and environments that lack."""
+  engines = engines or build.build_engines(config, policy)
   with contextlib.ExitStack() as stack:
     if environments is None:
       environments = build.build_environments(config)
       stack.callback(environments.close)
     # All at once: slots that one split no longer fills play the next.
     every = [task for tasks in splits.values() for task in tasks]
-    played = iter(play(config, policy, engine, params, every, environments))
+    played = iter(play(config, policy, engines, params, every, environments))
   return {
       split: score(tasks, list(itertools.islice(played, len(tasks))))
       for split, tasks in splits.items()

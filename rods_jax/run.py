@@ -56,7 +56,7 @@ class Run:
       client.require()
     self.policy = build.build_policy(config)
     self.tasks = build.build_tasks(config, self.policy.fmt)
-    self.engine = build.build_engine(config, self.policy)
+    self.engines = build.build_engines(config, self.policy)
     self.budgets = build.build_budgets(config)
     self.evaluation = build.evaluation_tasks(
         config, self.tasks, self.policy.fmt

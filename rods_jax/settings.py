@@ -98,6 +98,7 @@ _RULES: dict[str, Rule] = {
     'rollout.top_k': _NOT_NEGATIVE,
     'rollout.top_p': ('above 0 and at most 1', lambda v: 0 < v <= 1),
     'rollout.num_slots': _COUNT,
+    'rollout.num_engines': _NOT_NEGATIVE,
     'rollout.cache_buckets': _INCREASING,
     'rollout.extend_buckets': _INCREASING,
     'rollout.extend_rows': _COUNT,

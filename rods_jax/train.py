@@ -47,6 +47,7 @@ from rods_jax import workdir as workdir_lib
 from rods_jax.device import update
 from rods_jax.host import packing
 from rods_jax.host import rollout
+from rods_jax.host import side_by_side
 from rods_jax.host.synthesis import pipeline
 from rods_jax.host.synthesis import request as request_lib
 from rods_jax.host.synthesis.compose.records import Gates
@@ -155,25 +156,25 @@ def play(run: run_lib.Run, ids: np.ndarray) -> list[types.Trajectory]:
   """group_size trajectories of each task, group by group."""
   r, position = run.config.rollout, run.position
   key = rng.device(run.config.rng_seed, 'sample', position.step)
-  run.engine.reset(run.params, key, temperature=r.temperature)
+  run.engines.reset(run.params, key, temperature=r.temperature)
   tasks = [run.pool.task(int(i)) for i in ids]
   jobs = [
       rollout.Job(tasks[k], sample, k * r.group_size + sample)
       for k in range(len(tasks))[exchange.share(len(tasks))]
       for sample in range(r.group_size)
   ]
-  result = rollout.rollout(
+  result = side_by_side.rollout(
       jobs,
-      run.engine,
+      run.engines.each,
       run.policy.fmt,
       run.budgets,
       policy_version=position.step,
       environments=run.environments,
   )
-  run.engine.release()
+  run.engines.release()
   run.timer.add('host', result.host_s)
   return exchange.gather_trajectories(
-      result.trajectories, tasks, r.group_size, run.engine.capacity
+      result.trajectories, tasks, r.group_size, run.engines.capacity
   )
 
 
@@ -326,7 +327,7 @@ def evaluate_policy(run: run_lib.Run) -> Metrics:
         run.policy,
         run.params,
         run.evaluation,
-        run.engine,
+        run.engines,
         run.environments,
     )
   if exchange.is_first():

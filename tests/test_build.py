@@ -3,6 +3,7 @@
 import collections
 import types
 
+import numpy as np
 import pytest
 
 from rods_jax import build
@@ -148,3 +149,46 @@ def test_a_vocabulary_that_the_mesh_cannot_cut_is_one_line(monkeypatch):
   wanted = f'vocabulary of {size} tokens cannot be cut in {size - 1}; choose'
   with pytest.raises(errors.UserError, match=wanted):
     build.build_policy(config_with())
+
+
+def _devices(number, platform):
+  devices = np.array([types.SimpleNamespace(platform=platform)] * number)
+  return types.SimpleNamespace(size=number, devices=devices)
+
+
+@pytest.mark.parametrize(
+    'wanted, number, platform, slots, found',
+    [
+        (0, 1, 'cpu', 16, 2),
+        (0, 1, 'cpu', 15, 1),  # cannot be halved
+        (0, 8, 'cpu', 16, 1),
+        (0, 1, 'gpu', 16, 1),
+        (4, 1, 'gpu', 16, 4),
+        (1, 8, 'tpu', 16, 1),
+    ],
+)
+def test_how_many_engines_share_the_slots(
+    wanted, number, platform, slots, found
+):
+  config = config_with(rollout__num_engines=wanted)
+  local = _devices(number, platform)
+  assert build.num_engines(config, local, slots) == found
+
+
+@pytest.mark.parametrize(
+    'wanted, number, message',
+    [(2, 8, '8 devices, which work as one'), (3, 1, 'a multiple of')],
+)
+def test_engines_that_cannot_be_are_one_line(wanted, number, message):
+  config = config_with(rollout__num_engines=wanted)
+  with pytest.raises(errors.UserError, match=message) as error:
+    build.num_engines(config, _devices(number, 'cpu'), 16)
+  assert 'rollout.num_engines' in str(error.value)
+  assert '\n' not in str(error.value)
+
+
+def test_engines_split_the_slots_of_the_configuration():
+  config = config_with(rollout__num_slots=12, rollout__num_engines=3)
+  engines = build.build_engines(config, build.build_policy(config))
+  assert [e.num_slots for e in engines.each] == [4, 4, 4]
+  assert len({id(e.programs) for e in engines.each}) == 1

@@ -129,12 +129,12 @@ def test_each_split_gets_the_scores_of_its_own_tasks(monkeypatch, tiny_policy):
 
 
 class _Noted:
-  """Stands for the engine: notes how it is to sample."""
+  """Stands for engines: notes how they are to sample."""
 
   num_slots, capacity = 1, 1
 
   def __init__(self):
-    self.calls = []
+    self.calls, self.each = [], [self]
 
   def reset(self, params, key, **how):
     self.calls.append(how | {'key': jax.random.key_data(key).tolist()})
@@ -166,27 +166,50 @@ def test_two_copies_of_the_policy_never_stand_side_by_side(
   """The old one was kept until the new one was placed."""
   config = tiny.run_config(tiny_policy)
   policy = build.build_policy(config)
-  engine = build.build_engine(config, policy)
+  engines = build.build_engines(config, policy)
   params = weights.initial_params(config, policy)
-  place, before = engine.programs.place, []
+  first, second = engines.each
+  place, before = first.programs.place, []
 
   def note(params):
-    before.append(engine._params)
+    before.append((first._params, second._params))
     return place(params)
 
-  monkeypatch.setattr(engine.programs, 'place', note)
+  monkeypatch.setattr(first.programs, 'place', note)
   for _ in range(2):
-    engine.reset(params, jax.random.key(0), temperature=1.0)
-  assert before == [None, None] and engine._params is not None
+    engines.reset(params, jax.random.key(0), temperature=1.0)
+  assert before == [(None, None)] * 2  # placed once for both
+  assert first._params is second._params is not None
+  engines.release()
+  assert first._params is second._params is None
 
 
 def test_a_result_does_not_depend_on_the_other_tasks(tiny_policy):
   """Greedy rows are alone in their slots: any order, any company."""
   config = tiny.run_config(tiny_policy)
   policy = build.build_policy(config)
-  engine = build.build_engine(config, policy)
+  engines = build.build_engines(config, policy)
   params = weights.initial_params(config, policy)
   tasks = list(build.build_tasks(config).seeds)[:3]
-  together = evaluate.play(config, policy, engine, params, tasks)
-  alone = evaluate.play(config, policy, engine, params, tasks[2:])
+  together = evaluate.play(config, policy, engines, params, tasks)
+  alone = evaluate.play(config, policy, engines, params, tasks[2:])
   np.testing.assert_array_equal(together[2].tokens, alone[0].tokens)
+  assert engines.num_programs <= 5  # shared: 3 pieces, decode, copy
+
+
+def test_one_engine_or_two_play_the_same(tiny_policy):
+  """Sampled, not greedy: the streams are of the rows, not of the engines."""
+  played = []
+  for number in (1, 2):
+    config = tiny.run_config(
+        tiny_policy, rollout__num_engines=number, eval__temperature=1.0
+    )
+    policy = build.build_policy(config)
+    engines = build.build_engines(config, policy)
+    assert len(engines.each) == number
+    params = weights.initial_params(config, policy)
+    tasks = list(build.build_tasks(config).seeds)[:6]
+    played.append(evaluate.play(config, policy, engines, params, tasks))
+  for one, other in zip(*played, strict=True):
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+    np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)

@@ -50,7 +50,7 @@ def play(engine, params):
 def test_same_completions(small_config, small_model, mesh, monkeypatch):
   graphdef, params = small_model
   within = play(test_engine._make(graphdef, mesh, small_config), params)
-  monkeypatch.setattr(programs, '_is_tpu', lambda mesh: True)
+  monkeypatch.setattr(programs, '_platform', lambda mesh: 'tpu')
   apart = play(test_engine._make(graphdef, mesh, small_config), params)
   lengths = []
   for one, other in zip(within, apart, strict=True):

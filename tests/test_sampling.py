@@ -14,6 +14,13 @@ def _sampler(temperature=1.0, greedy=False, seed=0, top_k=0, top_p=1.0):
   )
 
 
+def _uniform(n):
+  """The first number of each of n streams."""
+  uids = jnp.arange(n, dtype=jnp.uint32)
+  where = jnp.zeros((n, 1), int)
+  return sampling.uniforms(jax.random.key(0), uids, where)[:, 0]
+
+
 def test_invert_by_hand():
   # Shares end at 0.25, 0.25, 0.75, 1.0: token 1 has none and is never drawn,
   # not even at the edge 0.25, which belongs to token 2.
@@ -61,9 +68,7 @@ def test_frequencies_follow_the_tempered_distribution():
   # At temperature 0.5 the odds 1 : 2 : 4 become 1 : 4 : 16.
   n = 20_000
   logits = jnp.tile(jnp.log(jnp.array([1.0, 2.0, 4.0])), (n, 1))
-  tokens, logprobs = sampling.sample(
-      logits, _sampler(0.5), jnp.arange(n, dtype=jnp.uint32), jnp.zeros(n, int)
-  )
+  tokens, logprobs = sampling.sample(logits, _sampler(0.5), _uniform(n))
   want = np.array([1, 4, 16]) / 21
   share = np.bincount(tokens, minlength=3) / n
   # Deviation of a share: at most sqrt(1/4/20000) = 0.0035; four of them.
@@ -75,8 +80,7 @@ def test_greedy_ignores_temperature():
   logits = jnp.log(jnp.array([[1.0, 2.0, 1.0]]))
   for temperature in (0.1, 5.0):
     tokens, logprobs = sampling.sample(
-        logits, _sampler(temperature, True), jnp.zeros(1, jnp.uint32),
-        jnp.zeros(1, int),
+        logits, _sampler(temperature, True), jnp.zeros(1)
     )
     assert tokens.tolist() == [1]
     np.testing.assert_allclose(logprobs, [np.log(0.5)], atol=1e-6)
@@ -119,18 +123,30 @@ def test_a_cut_token_is_never_drawn_and_logprobs_are_of_what_is_left():
   """
   n = 20_000
   logits = jnp.tile(jnp.log(jnp.array([1.0, 2.0, 4.0, 8.0])), (n, 1))
-  where = jnp.arange(n, dtype=jnp.uint32), jnp.zeros(n, int)
   for name, value in (('top_k', 2), ('top_p', 0.9)):  # 80/85 is 0.94
     sampler = _sampler(0.5, **{name: value})
-    tokens, logprobs = sampling.sample(logits, sampler, *where)
+    tokens, logprobs = sampling.sample(logits, sampler, _uniform(n))
     want = np.array([0, 0, 1, 4]) / 5
     share = np.bincount(tokens, minlength=4) / n
     np.testing.assert_allclose(share, want, atol=0.014)
     assert not share[:2].any()
     np.testing.assert_allclose(logprobs, np.log(want[tokens]), atol=1e-5)
   # Greedy knows no cut.
-  _, logprobs = sampling.sample(logits, _sampler(0.5, True, top_k=1), *where)
+  _, logprobs = sampling.sample(
+      logits, _sampler(0.5, True, top_k=1), _uniform(n)
+  )
   np.testing.assert_allclose(logprobs, np.log(8 / 15), atol=1e-5)
+
+
+def test_a_number_depends_on_its_own_place_alone():
+  """Row 5 at positions 3 and 4: in whatever company, and one by one."""
+  key, uids = jax.random.key(0), jnp.array([5, 9], jnp.uint32)
+  both = sampling.uniforms(key, uids, jnp.array([[3, 4], [0, 1]]))
+  alone = [
+      sampling.uniforms(key, uids[:1], jnp.array([[i]]))[0, 0] for i in (3, 4)
+  ]
+  assert both[0].tolist() == [float(x) for x in alone]
+  assert len(set(both.ravel().tolist())) == 4
 
 
 def test_no_two_places_share_a_key():

@@ -67,6 +67,7 @@ BAD = {
     'rollout.top_k': -1,
     'rollout.top_p': 0.0,
     'rollout.num_slots': 0,
+    'rollout.num_engines': -1,
     'rollout.cache_buckets': (256, 128, 1024),
     'rollout.extend_buckets': (),
     'rollout.extend_rows': 0,

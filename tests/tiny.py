@@ -148,7 +148,7 @@ def sit(
         run.pool.state_dict(),
         run.pending and run.pending.to_json(),
         run.position,
-        run.engine.num_programs,
+        run.engines.num_programs,
         run.update_fn._cache_size(),
         compiled,
     )
@@ -175,10 +175,11 @@ def _compilations(run) -> Iterator[list[tuple[int, str]]]:
   level, propagate = logger.level, logger.propagate
   logger.addHandler(handler)
   logger.propagate = False
+  jax.config.update('jax_log_compiles', True)  # of engines' threads, too
   try:
-    with jax.log_compiles():
-      yield found
+    yield found
   finally:
+    jax.config.update('jax_log_compiles', False)
     logger.removeHandler(handler)
     logger.setLevel(level)
     logger.propagate = propagate

@@ -134,6 +134,16 @@ def extend(
   return jax.lax.fori_loop(0, num_blocks, run_block, cache)
 
 
+class _Given(NamedTuple):
+  """What every step of a decode call reads."""
+
+  slots: Slots
+  sampler: sampling.Sampler
+  uniforms: Float[Array, 'B N']  # one of each row and step
+  rotations: rope.Rotation
+  cache: cache_lib.Cache | None  # that is only read; None if it is written
+
+
 class _Loop(NamedTuple):
   """State of the decoding loop."""
 
@@ -186,14 +196,11 @@ def decode(
     count = state.running.sum()
     return (count > min_running) | ((state.step == 0) & (count > 0))
 
-  fixed = cache if apart else None
-  rotations = decoder.rotations(cache_lib.capacity(cache))
+  given = _given(decoder, cache, slots, sampler, max_new, apart)
   changing = recent_lib.empty(cache, max_new) if apart else cache
   final = jax.lax.while_loop(
       proceed,
-      lambda state: _step(
-          decoder, state, slots, sampler, end_id, fixed, rotations
-      ),
+      lambda state: _step(decoder, given, state, end_id),
       _start(changing, slots, max_new, pad_id),
   )
   if apart:
@@ -205,17 +212,33 @@ def decode(
   return cache, final.sampled
 
 
-def _step(
+def _given(
     decoder: model.Decoder,
-    state: _Loop,
+    cache: cache_lib.Cache,
     slots: Slots,
     sampler: sampling.Sampler,
+    max_new: int,
+    apart: bool,
+) -> _Given:
+  # The numbers of all steps at once: on CPU a step's own take as long.
+  positions = slots.lengths[:, None] + jnp.arange(max_new)
+  return _Given(
+      slots,
+      sampler,
+      sampling.uniforms(sampler.key, slots.uids, positions),
+      decoder.rotations(cache_lib.capacity(cache)),
+      cache if apart else None,
+  )
+
+
+def _step(
+    decoder: model.Decoder,
+    given: _Given,
+    state: _Loop,
     end_id: int | tuple[int, ...],
-    fixed: cache_lib.Cache | None,
-    rotations: rope.Rotation,
 ) -> _Loop:
   """Feeds the pending token of every running slot and samples the next."""
-  done = state.sampled
+  slots, done = given.slots, state.sampled
   num_slots, max_new = done.tokens.shape
   rows = jnp.arange(num_slots)
   lengths = slots.lengths + done.counts
@@ -225,24 +248,27 @@ def _step(
   column = jnp.where(state.running, done.counts, -1)
 
   def attend(layer, q, k, v):
-    if fixed is None:
+    if given.cache is None:
       cache[layer], out = cache_lib.step(
           cache[layer], q, k, v, position[:, None]
       )
     else:
       cache[layer], out = recent_lib.step(
-          fixed[layer], cache[layer], q, k, v, last, column
+          given.cache[layer], cache[layer], q, k, v, last, column
       )
     return out
 
   x = decoder.forward(
       state.pending[:, None],
       state.previous[:, None],
-      rope.look_up(rotations, jnp.maximum(position, 0)[:, None]),
+      rope.look_up(given.rotations, jnp.maximum(position, 0)[:, None]),
       attend,
   )
   tokens, logprobs = sampling.sample(
-      decoder.logits(x[:, 0]), sampler, slots.uids, lengths
+      decoder.logits(x[:, 0]),
+      given.sampler,
+      # A running slot has sampled at every step so far.
+      jax.lax.dynamic_index_in_dim(given.uniforms, state.step, 1, False),
   )
   # An idle slot is out of range: dropped.
   end = jnp.where(state.running, done.counts, max_new)

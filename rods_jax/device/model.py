@@ -296,12 +296,22 @@ def definition(config: ModelConfig) -> nnx.GraphDef:
 def for_rollouts(config: ModelConfig, params: Any) -> Any:
   """Parameters as rollouts read them: layers apart, matrices in config.dtype.
 
-  Each use casts them anyway, so nothing changes but the bytes that a decode
-  step reads. Vectors (of the norms) are used in float32.
+  Each use casts them anyway: the values are the same, and a decode step reads
+  fewer bytes. Vectors (of the norms) are used in float32.
+
+  Args:
+    config: shape of the decoder in rollouts.
+    params: of `create`. If they have no head and `config` wants one, it is
+      the transposed embedding.
   """
+  flat = dict(nnx.to_flat_state(stacking.unstack(params)))
+  if not config.tie_embeddings and ('head',) not in flat:
+    table = flat['embedding',]
+    names = table.get_metadata('logical_axes')
+    flat['head',] = nnx.Param(table.get_value().T, logical_axes=names[::-1])
   return jax.tree.map(
       lambda x: x.astype(config.dtype) if x.ndim > 1 else x,
-      stacking.unstack(params),
+      nnx.from_flat_state(list(flat.items())),
   )
 
 

@@ -52,7 +52,10 @@ class Llama3Scaling:
 
 
 class Rotation(NamedTuple):
-  """Cosine and sine of each pair's angle, for all heads and layers."""
+  """Cosine and sine of each pair's angle, for all heads and layers.
+
+  B is 1 where all rows have the same positions.
+  """
 
   cos: Float[Array, 'B T 1 P/2']
   sin: Float[Array, 'B T 1 P/2']

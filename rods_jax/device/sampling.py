@@ -22,7 +22,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 
-_BLOCK = 32  # divides a shard of each known vocabulary
+# Divides a shard of the known vocabularies, cut in up to four: else XLA would
+# move weights of half a block between devices.
+_BLOCK = 32
 
 
 class Sampler(NamedTuple):
@@ -53,6 +55,14 @@ def token_keys(
     return jax.random.fold_in(jax.random.fold_in(key, uid), position)
 
   return jax.vmap(one)(uids, positions)
+
+
+def uniforms(
+    key: jax.Array, uids: UInt[Array, 'B'], positions: Int[Array, 'B N']
+) -> Float[Array, 'B N']:
+  """The number in [0, 1) that decides each row's token at each position."""
+  keys = jax.vmap(token_keys, (None, None, 1), 1)(key, uids, positions)
+  return jax.vmap(jax.vmap(jax.random.uniform))(keys)
 
 
 def invert(
@@ -141,16 +151,14 @@ def cut(
 def sample(
     logits: Float[Array, 'B V'],
     sampler: Sampler,
-    uids: UInt[Array, 'B'],
-    positions: Int[Array, 'B'],
+    uniform: Float[Array, 'B'],
 ) -> tuple[Int[Array, 'B'], Float[Array, 'B']]:
   """Draws one token per row.
 
   Args:
     logits: float32.
     sampler: how to sample.
-    uids: stream of each row.
-    positions: index that the new token will have in its row.
+    uniform: of `uniforms`; unused when greedy.
 
   Returns:
     Tokens and their float32 log_softmax(logits / temperature), cut.
@@ -166,10 +174,10 @@ def sample(
   top = scaled.max(axis=-1, keepdims=True)
   weights = jnp.exp(scaled - top)
 
-  def draw():
-    keys = token_keys(sampler.key, uids, positions)
-    return invert(weights, jax.vmap(jax.random.uniform)(keys))
-
-  tokens = jax.lax.cond(sampler.greedy, lambda: most_likely(scaled), draw)
+  tokens = jax.lax.cond(
+      sampler.greedy,
+      lambda: most_likely(scaled),
+      lambda: invert(weights, uniform),
+  )
   chosen = jnp.take_along_axis(scaled, tokens[:, None], axis=-1)
   return tokens, (chosen - top)[:, 0] - jnp.log(weights.sum(axis=-1))

@@ -24,6 +24,7 @@ from rods_jax.host import chat_format
 from rods_jax.host import env
 from rods_jax.host import env_pool
 from rods_jax.host import rewards
+from rods_jax.host import row as row_lib
 from rods_jax.host import tool_calls
 
 OUT_OF_TOKENS = 'the token budget ran out'
@@ -78,97 +79,81 @@ class Result:
   """Trajectories in the order of the jobs, and where the time went.
 
   Attributes:
-    generate_s: seconds inside the generator.
-    host_s: all other seconds: tools, rewards, tokenizing, bookkeeping. With
-      overlap_tokens the generator may be at work in them.
+    total_s: seconds of the whole rollout.
+    generate_s: with a generator at work; of several at work, counted once.
+    host_s: of host work: tools, rewards, tokenizing, bookkeeping. With several
+      generators, or overlap_tokens, a generator may be at work meanwhile.
     sampled_tokens: tokens the policy sampled.
     row_tokens: tokens of all rows.
   """
 
   trajectories: list[types.Trajectory]
+  total_s: float
   generate_s: float
   host_s: float
   sampled_tokens: int
   row_tokens: int
 
 
-class _Row:
-  """A trajectory in the making."""
+class Rollout:
+  """All jobs of one generator: `begin` and `end` in turn, until it is done.
 
-  def __init__(self, job: Job, episode: env.Book):
-    self.job = job
-    self.episode = episode
-    self.tokens: list[int] = []
-    self.mask: list[bool] = []
-    self.logprobs: list[float] = []
-    self.message: list[int] = []  # sampled since the last assistant header
-    self.ended = False  # its last token is the end token
-    self.pending: list[int] = []  # tokens that the generator hasn't got yet
-    self.events: list[types.Event] = []
-    self.forced = False
-    self.calls: list[types.Call] = []  # of the message that ended just now
-    self.status: types.Status | None = None
+  Between the two the generator is at work.
+  """
 
-  def append(self, ids: Sequence[int]) -> None:
-    """Adds tokens that the policy did not sample."""
-    self.tokens += ids
-    self.mask += [False] * len(ids)
-    self.logprobs += [0.0] * len(ids)
-    self.pending += ids
+  def __init__(
+      self,
+      jobs: Sequence[Job],
+      generator: Generator,
+      fmt: chat_format.ChatFormat,
+      budgets: Budgets,
+      policy_version: int,
+      environments: env_pool.Environments,
+  ):
+    self.generator, self.fmt, self.budgets = generator, fmt, budgets
+    self.environments, self.policy_version = environments, policy_version
+    self.queue = collections.deque(enumerate(jobs))
+    self.free = list(range(generator.num_slots))[::-1]
+    self.index: dict[int, int] = {}  # slot -> position in jobs
+    self.rows: dict[int, row_lib.Row] = {}  # slot -> row
+    self.heard: dict[int, row_lib.Row] = {}  # whose message is to be played
+    self.made: dict[int, types.Trajectory] = {}  # position in jobs -> it
+    self.finish_decode: Callable[[], Mapping[int, Generated]] = dict
+    self.generate_s = 0.0  # within calls of the generator
 
-  def append_sampled(self, generated: Generated) -> None:
-    ids = [int(t) for t in generated.tokens]
-    self.tokens += ids
-    self.mask += [True] * len(ids)
-    self.logprobs += [float(p) for p in generated.logprobs]
-    self.message += ids
+  @property
+  def done(self) -> bool:
+    return not self.queue and not self.rows
 
-  def log(self, role: str, text: str) -> None:
-    turn = min(self.episode.turn, len(self.job.task.turns) - 1)
-    self.events.append(types.Event(turn=turn, role=role, text=text))
+  @property
+  def trajectories(self) -> list[types.Trajectory]:
+    """In the order of the jobs, once all are done."""
+    return [self.made[i] for i in range(len(self.made))]
 
-  def end_message(self, text: str) -> None:
-    self.log('assistant', text)
-    self.message.clear()
+  def begin(self) -> None:
+    """Fills free slots and lets the generator sample.
 
-  def drop_pending(self) -> None:
-    """Removes what the generator never got, so that no row is too long."""
-    end = len(self.tokens) - len(self.pending)
-    del self.tokens[end:], self.mask[end:], self.logprobs[end:]
-    self.pending.clear()
+    With overlap_tokens: what was said in the step before is played meanwhile.
+    """
+    self.refill()
+    before, self.heard = self.heard, {}
+    self.finish_decode = self.begin_decode(bool(before), before.keys())
+    self.play_all(before.values())
 
-  def trajectory(self, policy_version: int) -> types.Trajectory:
-    e = self.episode
-    return types.Trajectory(
-        task_id=self.job.task.task_id,
-        sample=self.job.sample,
-        tokens=np.array(self.tokens, np.int32),
-        loss_mask=np.array(self.mask, bool),
-        logprobs=np.array(self.logprobs, np.float32),
-        turn_scores=tuple(e.scores),
-        status=self.status,
-        policy_version=policy_version,
-        num_rounds=sum(event.role == 'assistant' for event in self.events),
-        num_calls=e.num_calls,
-        num_tool_errors=e.num_tool_errors,
-        num_parse_errors=e.num_parse_errors,
-        events=tuple(self.events),
-    )
-
-
-@dataclasses.dataclass
-class _Rollout:
-  """The state of one run of `rollout`."""
-
-  generator: Generator
-  fmt: chat_format.ChatFormat
-  budgets: Budgets
-  environments: env_pool.Environments
-
-  def __post_init__(self):
-    self.rows: dict[int, _Row] = {}  # slot -> row
-    self.heard: dict[int, _Row] = {}  # those whose message is to be played
-    self.generate_s = 0.0
+  def end(self) -> None:
+    """Takes what was sampled, and plays what was said."""
+    for slot, part in self.timed(self.finish_decode).items():
+      self.take(slot, part)
+    if not self.budgets.overlap_tokens:
+      self.play_all(self.heard.values())
+      self.heard = {}
+    self.extend([slot for slot, row in self.rows.items() if row.pending])
+    for slot, row in list(self.rows.items()):
+      if row.status is not None:
+        trajectory = row.trajectory(self.policy_version)
+        self.made[self.index[slot]] = trajectory
+        del self.rows[slot]
+        self.free.append(slot)
 
   def timed(self, function, *args):
     start = time.perf_counter()
@@ -176,9 +161,19 @@ class _Rollout:
     self.generate_s += time.perf_counter() - start
     return result
 
-  def open_turn(self, row: _Row) -> list[int]:
+  def refill(self) -> None:
+    """Starts waiting jobs in free slots."""
+    slots, jobs = [], []
+    while self.free and self.queue:
+      slots.append(self.free.pop())
+      self.index[slots[-1]], job = self.queue.popleft()
+      jobs.append(job)
+    if jobs:
+      self.start(slots, jobs)
+
+  def open_turn(self, row: row_lib.Row) -> list[int]:
     """The tokens that open the current turn: new tools and user text."""
-    turn = row.job.task.turns[row.episode.turn]
+    turn = row.task.turns[row.episode.turn]
     first = row.episode.turn == 0
     tools = row.episode.on_offer() if first else turn.new_tools
     if tools:
@@ -191,13 +186,12 @@ class _Rollout:
   def start(self, slots: Sequence[int], jobs: Sequence[Job]) -> None:
     """Fills free slots; a group's prompt is prefilled once."""
     donors = {
-        row.job.task.task_id: slot for slot, row in self.rows.items()
+        row.task.task_id: slot for slot, row in self.rows.items()
     }
     own, copies = [], collections.defaultdict(list)
     for slot, job in zip(slots, jobs, strict=True):
-      row = _Row(
-          job, self.environments.start(job.task, self.budgets.limits)
-      )
+      episode = self.environments.start(job.task, self.budgets.limits)
+      row = row_lib.Row(job.task, job.sample, episode)
       row.append(self.open_turn(row))
       self.rows[slot] = row
       self.timed(self.generator.start, slot, job.uid)
@@ -226,28 +220,13 @@ class _Rollout:
     if batch:
       self.timed(self.generator.extend, batch)
 
-  def stop(self, row: _Row, status: types.Status, reason: str) -> None:
+  def stop(self, row: row_lib.Row, status: types.Status, reason: str) -> None:
     row.episode.abandon(reason)
     self.finish(row, status)
 
-  def finish(self, row: _Row, status: types.Status) -> None:
+  def finish(self, row: row_lib.Row, status: types.Status) -> None:
     row.status = status
     row.drop_pending()
-
-  def step(self) -> None:
-    """Samples until enough slots finish, and plays what was said.
-
-    With overlap_tokens: what was said in the step before, meanwhile.
-    """
-    before, self.heard = self.heard, {}
-    finish = self.begin_decode(waiting=bool(before), silent=before.keys())
-    self.play_all(before.values())
-    for slot, part in self.timed(finish).items():
-      self.take(slot, part)
-    if not self.budgets.overlap_tokens:
-      self.play_all(self.heard.values())
-      self.heard = {}
-    self.extend([slot for slot, row in self.rows.items() if row.pending])
 
   def begin_decode(self, waiting: bool, silent: Collection[int]):
     """Lets all slots but the silent ones sample; a function that waits.
@@ -273,7 +252,7 @@ class _Rollout:
   def take(self, slot: int, part: Generated) -> None:
     """Appends what a slot sampled; a message that ended is heard."""
     row = self.rows[slot]
-    row.append_sampled(part)
+    row.append_sampled(part.tokens, part.logprobs)
     row.ended = part.finished
     if part.finished or len(row.message) >= self.budgets.max_message_tokens:
       self.heard[slot] = row
@@ -281,19 +260,19 @@ class _Rollout:
       row.log('assistant', self.fmt.text(row.message))
       self.stop(row, types.Status.MAX_TOKENS, OUT_OF_TOKENS)
 
-  def play_all(self, rows: Collection[_Row]) -> None:
+  def play_all(self, rows: Collection[row_lib.Row]) -> None:
     """Answers messages that ended: calls, errors, the end of a turn."""
     for row in rows:
       (self.play if row.ended else self.close_message)(row)
     self.execute(rows)
 
-  def close_message(self, row: _Row) -> None:
+  def close_message(self, row: row_lib.Row) -> None:
     """Ends a message at its token cap: an error, never a silent cut."""
     text = self.fmt.text(row.message)
     row.append([self.fmt.end_id])  # written here, so it is not trained on
     self.parse_error(row, text, 'message too long')
 
-  def play(self, row: _Row) -> None:
+  def play(self, row: row_lib.Row) -> None:
     """Parses a finished message; ends the turn, or leaves its calls."""
     text = self.fmt.text(row.message)
     try:
@@ -309,7 +288,7 @@ class _Rollout:
     else:
       row.calls = calls
 
-  def execute(self, rows: Collection[_Row]) -> None:
+  def execute(self, rows: Collection[row_lib.Row]) -> None:
     """Runs the calls of all messages that ended, and answers them."""
     rows = [row for row in rows if row.calls]
     results = self.environments.execute(
@@ -320,11 +299,11 @@ class _Rollout:
       self.answer(row, [result.text for result in found])
       self.check_world(row)
 
-  def check_world(self, row: _Row) -> None:
+  def check_world(self, row: row_lib.Row) -> None:
     if row.episode.broken:
       self.stop(row, types.Status.ENV_TIMEOUT, rewards.TIMEOUT)
 
-  def parse_error(self, row: _Row, text: str, reason: str) -> None:
+  def parse_error(self, row: row_lib.Row, text: str, reason: str) -> None:
     row.end_message(text)
     last = not row.episode.rounds_left  # before this message is counted
     row.episode.parse_error(reason)
@@ -333,12 +312,12 @@ class _Rollout:
     else:
       self.answer(row, [f'Error: {reason}'])
 
-  def answer(self, row: _Row, texts: Sequence[str]) -> None:
+  def answer(self, row: row_lib.Row, texts: Sequence[str]) -> None:
     for text in texts:
       row.log('tool', text)
     row.append(self.fmt.results(texts))
 
-  def end_turn(self, row: _Row, forced: bool = False) -> None:
+  def end_turn(self, row: row_lib.Row, forced: bool = False) -> None:
     row.episode.end_turn(forced=forced)
     row.forced |= forced
     self.check_world(row)
@@ -371,30 +350,26 @@ def rollout(
     environments: where the episodes live; it changes no result.
   """
   begin = time.perf_counter()
-  run = _Rollout(generator, fmt, budgets, environments)
-  queue = collections.deque(enumerate(jobs))
-  free = list(range(generator.num_slots))[::-1]
-  index: dict[int, int] = {}  # slot -> position in jobs
-  done: dict[int, types.Trajectory] = {}
-  while queue or run.rows:
-    started = []
-    while free and queue:
-      started.append((free.pop(), *queue.popleft()))
-    if started:
-      index.update({slot: i for slot, i, _ in started})
-      run.start([s for s, _, _ in started], [job for _, _, job in started])
-    if any(row.status is None for row in run.rows.values()):
-      run.step()
-    for slot, row in list(run.rows.items()):
-      if row.status is not None:
-        done[index[slot]] = row.trajectory(policy_version)
-        del run.rows[slot]
-        free.append(slot)
-  trajectories = [done[i] for i in range(len(jobs))]
+  run = Rollout(jobs, generator, fmt, budgets, policy_version, environments)
+  while not run.done:
+    run.begin()
+    run.end()
+  total_s = time.perf_counter() - begin
+  return result_of(
+      run.trajectories,
+      total_s=total_s,
+      generate_s=run.generate_s,
+      host_s=total_s - run.generate_s,
+  )
+
+
+def result_of(
+    trajectories: list[types.Trajectory], **seconds: float
+) -> Result:
+  """With what is counted of the trajectories."""
   return Result(
       trajectories=trajectories,
-      generate_s=run.generate_s,
-      host_s=time.perf_counter() - begin - run.generate_s,
+      **seconds,
       sampled_tokens=sum(int(t.loss_mask.sum()) for t in trajectories),
       row_tokens=sum(len(t.tokens) for t in trajectories),
   )
