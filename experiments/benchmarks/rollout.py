@@ -194,8 +194,8 @@ def numbers(found: Results) -> dict[str, float]:
       ),
       'over_synchronous, steps': _steps_ratio(found),
       'utilization (0.9)': found.get('engine', {}).get('utilization'),
-      'host_share (0.05)': found.get('small', {}).get('host_share'),
-      'host_share, no engine at work': found.get('small', {}).get('idle_share'),
+      'waits_for_host (0.05)': found.get('small', {}).get('idle_share'),
+      'host_at_work': found.get('small', {}).get('host_share'),
       'programs (12)': found.get('small', {}).get('programs'),
       'programs later (0)': (
           found.get('small', {}).get('programs_after_first_batch')
