@@ -10,6 +10,7 @@ depends on which is faster.
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import contextlib
+import itertools
 import time
 from typing import Any
 
@@ -73,17 +74,15 @@ def rollout(
 def deal(jobs: Sequence[rollout_lib.Job], number: int) -> list[list[int]]:
   """Positions of each generator's jobs: whole groups, in turn."""
   shares: list[list[int]] = [[] for _ in range(number)]
-  group = -1
-  for i, job in enumerate(jobs):
-    if not i or job.task.task_id != jobs[i - 1].task.task_id:
-      group += 1
-    shares[group % number].append(i)
+  groups = itertools.groupby(
+      range(len(jobs)), key=lambda i: jobs[i].task.task_id
+  )
+  for share, (_, group) in zip(itertools.cycle(shares), groups):
+    share += group
   return shares
 
 
-def _drive(
-    runs: Sequence[tuple[rollout_lib.Rollout, 'Worker']]
-) -> float:
+def _drive(runs: Sequence[tuple[rollout_lib.Rollout, 'Worker']]) -> float:
   """Ends whichever decode is ready, and begins the next one of that run.
 
   Returns:
