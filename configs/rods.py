@@ -91,7 +91,7 @@ def _rollouts(c: ml_collections.ConfigDict) -> None:
   # Evaluation alone, where it samples: the ratio knows of no cut distribution.
   rollout.top_k = 0  # sample among the k most likely tokens; 0: all
   rollout.top_p = 1.0  # and the fewest of them with this share; 1: all
-  rollout.num_slots = 32  # rows decoded at a time; on an accelerator, more
+  rollout.num_slots = 16  # rows decoded at a time; on an accelerator, more
   # Engines that share the slots: while the host plays what one of them said,
   # the others decode. 0: two on a CPU that is one device, where one engine
   # leaves a core idle, if the slots are even; else one.

@@ -18,6 +18,10 @@ from rods_jax.device import generate
 from rods_jax.device import model
 from rods_jax.device import sampling
 
+# What a prefill step costs beside its tokens, in tokens: measured 22 to 24 on
+# CPU, for the small policy and for SmolLM2-135M's shape.
+_STEP_TOKENS = 24
+
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
@@ -228,11 +232,12 @@ class Engine:
       self._cache = self._programs.extend(self._params, self._cache, batch)
 
   def _cheapest_chunk(self, counts: Sequence[int]) -> int:
-    """The piece length with the least padded work; the longest of equals."""
+    """The piece length with the least work; the longest of equals."""
 
     def cost(chunk):
       lanes = sum(-(-count // chunk) for count in counts)
-      return -(-lanes // self._block_rows) * chunk
+      blocks = -(-lanes // self._block_rows)
+      return blocks * (self._block_rows * chunk + _STEP_TOKENS)
 
     return min(reversed(self._chunks), key=cost)
 

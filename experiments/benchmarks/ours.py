@@ -28,7 +28,7 @@ def make_engine(scale: workload.Scale) -> engine_lib.Engine:
   return engine_lib.Engine(
       model.definition(c), sharding.make_mesh(-1, 1, 1), c,
       num_slots=scale.slots, cache_buckets=scale.buckets,
-      extend_buckets=scale.chunks, extend_rows=min(4, scale.slots),
+      extend_buckets=scale.chunks, extend_rows=scale.extend_rows,
       max_new=scale.most, end_id=c.vocab_size, pad_id=0,
   )
 

@@ -86,9 +86,11 @@ class Benchmark:
       self._engine.reset(
           self._params, jax.random.key(0), temperature=1.0, greedy=True
       )
-      for size in self._scale.chunks:  # one program each
-        self._engine.start(0, 0)
-        self._engine.extend({0: [2] * (size + 1)})
+      for size in self._scale.chunks:  # a whole step: its cheapest program
+        rows = range(self._scale.extend_rows)
+        for row in rows:
+          self._engine.start(row, row)
+        self._engine.extend({row: [2] * (size + 1) for row in rows})
       self._engine.start(1, 1)
       self._engine.copy(0, [1], size)
       self._engine.decode({1: 1})

@@ -52,7 +52,8 @@ class _Numbers:
 
 def measure(scale: workload.Scale) -> dict[str, Any]:
   """Both sides on the same dialogues; tunix on a batch of them."""
-  config = dataclasses.replace(scale.config, qk_norm=True)
+  # tunix 0.1.7 rotates with this base, whatever its config says.
+  config = dataclasses.replace(scale.config, qk_norm=True, rope_theta=1e6)
   scale = dataclasses.replace(scale, config=config)
   params = model.create(config, jax.random.key(0))[1]
   dialogues = workload.Dialogues(scale, 0.7)

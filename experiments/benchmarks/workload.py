@@ -63,13 +63,17 @@ class Scale:
   def messages(self) -> int:
     return 2 * self.turns
 
+  @property
+  def extend_rows(self) -> int:
+    return min(4, self.slots)
+
 
 SCALES = {
     # SmolLM2-135M's shape.
     'full': Scale(
         tasks=16, samples=8, turns=4, prompt=128, user=16, result=24, mean=12,
         most=48, slots=16, buckets=(128, 256, 384, 512, 640),
-        chunks=(16, 32, 128),
+        chunks=(8, 12, 16, 24, 32),
         config=model.ModelConfig(vocab_size=49_152, num_layers=30, **_SMOLLM2),
         few=4,
     ),
@@ -82,7 +86,7 @@ SCALES = {
     ),
     'tiny': Scale(
         tasks=2, samples=3, turns=2, prompt=9, user=4, result=5, mean=4,
-        most=8, slots=4, buckets=(32, 128), chunks=(8,),
+        most=8, slots=4, buckets=(32, 128), chunks=(4, 8),
         config=model.ModelConfig(
             vocab_size=96, d_model=32, num_layers=2, num_heads=4,
             num_kv_heads=2, head_dim=8, mlp_dim=48, rms_eps=1e-5,
