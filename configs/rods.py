@@ -214,7 +214,6 @@ def _smoke(c: ml_collections.ConfigDict) -> None:
   c.data.num_seed_tasks = 20  # the first that have held-out variants
   c.rollout.group_size = 4
   c.rollout.groups_per_batch = 4
-  c.rollout.num_slots = 16
   c.grpo.minibatch_groups = 4
   c.pool.max_generated = 8
   c.train.num_epochs = 2

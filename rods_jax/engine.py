@@ -19,7 +19,8 @@ from rods_jax.device import model
 from rods_jax.device import sampling
 
 # What a prefill step costs beside its tokens, in tokens: measured 22 to 24 on
-# CPU, for the small policy and for SmolLM2-135M's shape.
+# CPU, for the small policy and for SmolLM2-135M's shape. An accelerator's is
+# larger, but small beside the pieces that are used there.
 _STEP_TOKENS = 24
 
 
@@ -72,8 +73,8 @@ class Engine:
       cache_buckets: context lengths, rising: attention reads up to the next
         one of them. The last is the most tokens of a row.
       extend_buckets: tokens per prefilled piece, rising.
-      extend_rows: pieces per prefill step: a step's cost is
-        extend_rows * piece, whatever num_slots is.
+      extend_rows: pieces per prefill step: a step's cost is that of
+        extend_rows * piece tokens and a constant, whatever num_slots is.
       max_new: most tokens of one decode call per slot.
       end_id: token that ends a message, or all that do.
       pad_id: fills unused places; never read.
@@ -232,7 +233,7 @@ class Engine:
       self._cache = self._programs.extend(self._params, self._cache, batch)
 
   def _cheapest_chunk(self, counts: Sequence[int]) -> int:
-    """The piece length with the least work; the longest of equals."""
+    """The piece length that takes least time; the longest of equals."""
 
     def cost(chunk):
       lanes = sum(-(-count // chunk) for count in counts)

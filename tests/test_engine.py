@@ -333,11 +333,13 @@ def test_reused_slot_forgets_its_row(engine, small_model):
 
 
 @pytest.mark.parametrize('counts, chunk, lanes', [
-    # Two pieces a step, which costs 24 tokens beside its own.
+    # A step has room for two pieces and costs 24 tokens beside theirs.
     ([4], 4, 1),  # 2 * 4 + 24 = 32; in pieces of 8: 2 * 8 + 24 = 40
     ([8], 4, 2),  # the same
     ([9, 4], 4, 4),  # two steps: 64; of 8: 3 pieces, 80
-    ([12, 12], 8, 4),  # two steps: 80; of 4, without padding: three, 96
+    # Two steps: 80; of 4, without padding: three, 96. Counting tokens alone,
+    # 24 are cheaper than 32.
+    ([12, 12], 8, 4),
 ])
 def test_pieces_are_cut_where_prefill_costs_least(
     engine, small_model, monkeypatch, counts, chunk, lanes

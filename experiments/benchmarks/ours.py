@@ -126,7 +126,8 @@ def decode_floor(steps: int = 60, rounds: int = 10) -> dict[str, float]:
 
   All slots of configs/rods.py hold rows of 200 to 400 tokens, as the main job's
   trajectories are long. Engines that share the slots work side by side; the
-  weights count once.
+  weights count once. The floor is that of memory: what fits into a processor's
+  last cache can be read faster.
   """
   config = rods.get_config()
   policy = build.build_policy(config)

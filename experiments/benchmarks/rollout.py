@@ -86,8 +86,8 @@ class Benchmark:
       self._engine.reset(
           self._params, jax.random.key(0), temperature=1.0, greedy=True
       )
-      for size in self._scale.chunks:  # a whole step: its cheapest program
-        rows = range(self._scale.extend_rows)
+      rows = range(self._scale.extend_rows)
+      for size in self._scale.chunks:  # full steps, cheapest in that length
         for row in rows:
           self._engine.start(row, row)
         self._engine.extend({row: [2] * (size + 1) for row in rows})
