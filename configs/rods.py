@@ -98,7 +98,7 @@ def _rollouts(c: ml_collections.ConfigDict) -> None:
   rollout.num_engines = 0
   # Segments of the KV cache; the last is the longest trajectory.
   rollout.cache_buckets = (128, 256, 384, 512, 640, 768)
-  rollout.extend_buckets = (32, 64, 128)  # tokens per prefill piece
+  rollout.extend_buckets = (16, 32, 64)  # tokens per prefill piece
   rollout.extend_rows = 4  # pieces per prefill step
   rollout.refill_below = 0.5  # refill once this share of slots still runs
   # Tokens that other rows of an engine sample while tools run; 0: tools first.
