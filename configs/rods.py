@@ -2,9 +2,9 @@
 
 Command:  python main.py --config=configs/rods.py
 Hardware: 2 CPU cores, 6 GB of memory; no download, no accelerator.
-Time:     about six minutes; half a minute more at the first start, to compile.
+Time:     about four minutes, of which the first start compiles for half a one.
 Numbers:  greedy progress on held-out variants of training scenarios
-          0.33 -> 0.51, on held-out scenarios 0.08 -> 0.10 (three seeds).
+          0.33 -> 0.49, on held-out scenarios 0.08 -> 0.10 (three seeds).
 
 `--config=configs/rods.py:smoke` runs the same path in under a minute.
 """
