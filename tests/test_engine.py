@@ -332,34 +332,6 @@ def test_reused_slot_forgets_its_row(engine, small_model):
   np.testing.assert_array_equal(reused.tokens, engine.decode({0: 8})[0].tokens)
 
 
-@pytest.mark.parametrize('counts, chunk, lanes', [
-    # A step has room for two pieces and costs 24 tokens beside theirs.
-    ([4], 4, 1),  # 2 * 4 + 24 = 32; in pieces of 8: 2 * 8 + 24 = 40
-    ([8], 4, 2),  # the same
-    ([9, 4], 4, 4),  # two steps: 64; of 8: 3 pieces, 80
-    # Two steps: 80; of 4, without padding: three, 96. Counting tokens alone,
-    # 24 are cheaper than 32.
-    ([12, 12], 8, 4),
-])
-def test_pieces_are_cut_where_prefill_costs_least(
-    engine, small_model, monkeypatch, counts, chunk, lanes
-):
-  _reset(engine, small_model)
-  programs, seen = engine.programs, []
-  run = programs.extend
-
-  def spy(params, cache, batch):
-    seen.append((batch.tokens.shape[1], int(batch.used)))
-    return run(params, cache, batch)
-
-  monkeypatch.setattr(programs, 'extend', spy)
-  for slot in range(len(counts)):
-    engine.start(slot, slot)
-  # The last token of a row is not fed yet.
-  engine.extend({slot: [2] * (n + 1) for slot, n in enumerate(counts)})
-  assert seen == [(chunk, lanes)]
-
-
 def test_number_of_programs(engine, small_model):
   """One for each piece length, one decode, one copy: 4, at any length."""
   for temperature, top_k in ((0.5, 0), (1.0, 3)):
