@@ -2,7 +2,7 @@
 
 Command:  python main.py --config=configs/rods.py
 Hardware: 2 CPU cores, 6 GB of memory; no download, no accelerator.
-Time:     about four minutes, of which the first start compiles for half a one.
+Time:     about four minutes; at the first start half a minute of it compiles.
 Numbers:  greedy progress on held-out variants of training scenarios
           0.33 -> 0.49, on held-out scenarios 0.08 -> 0.10 (three seeds).
 

@@ -65,6 +65,7 @@ class Scale:
 
   @property
   def extend_rows(self) -> int:
+    """Pieces per prefill step."""
     return min(4, self.slots)
 
 
