@@ -68,13 +68,24 @@ def test_each_part_is_written_when_it_is_there(found):
 
 def test_numbers_by_hand():
   made = rollout.numbers({
-      'engine': {'tokens_per_s': 100.0, 'utilization': 0.5},
-      'turns': {'tokens_per_s': 10.0},
+      'engine': {
+          'tokens_per_s': 100.0, 'tokens_per_cpu_s': 60.0, 'utilization': 0.5,
+          'host_share': 0.01, 'programs_after_warm_up': 0,
+      },
+      'turns': {'tokens_per_s': 10.0, 'tokens_per_cpu_s': 20.0},
+      'synchronous': {
+          'continuous': {'tokens_per_s': 100.0, 'steps': 4},
+          'synchronous': {'tokens_per_s': 50.0, 'steps': 12},
+      },
+      'small': {'idle_share': 0.02, 'host_share': 0.1},
       'floor': {'step_over_floor': 3.0},
   })
   assert made == {
-      'over_turns (5)': 10.0, 'utilization (0.9)': 0.5,
-      'step_over_floor (2)': 3.0,
+      'over_turns (5)': 10.0, 'over_turns, CPU time': 3.0,
+      'over_synchronous (1.7)': 2.0, 'over_synchronous, steps': 3.0,
+      'utilization (0.9)': 0.5, 'host_share (0.05)': 0.01,
+      'programs later (0)': 0, 'small: waits_for_host (0.05)': 0.02,
+      'small: host_at_work': 0.1, 'small: step_over_floor (2)': 3.0,
   }
 
 
